@@ -1,0 +1,122 @@
+"""The numbers the deciding half works with, as one frozen value. `config` fills it from file and environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from headrace.core.limits import LimitRule
+from headrace.model import ServiceClass
+
+
+class PolicyName(StrEnum):
+    """Who goes next: by charged tokens, by turns, or by arrival."""
+
+    FAIR = "fair"
+    ROUND_ROBIN = "round_robin"
+    FIFO = "fifo"
+
+
+class Strategy(StrEnum):
+    """How the best of the open instances is chosen."""
+
+    FAIR_LOAD = "fair_load"
+    WEIGHTED = "weighted"
+    LEAST_IN_FLIGHT = "least_in_flight"
+    ROUND_ROBIN = "round_robin"
+    TWO_CHOICES = "two_choices"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FairnessSettings:
+    """The share tree (scheduling.md 3.1-3.3)."""
+
+    policy: PolicyName = PolicyName.FAIR
+    prompt_price: float = 1.0
+    """Charge for one prompt token (w_p)."""
+    output_price: float = 2.0
+    """Charge for one output token (w_q)."""
+    slack: float = 2048.0
+    """How far, in charged tokens, a flow may run ahead of the floor while the head of a poorer one fits nowhere (T)."""
+    class_weights: Mapping[ServiceClass, float] = field(
+        default_factory=lambda: {ServiceClass.INTERACTIVE: 6.0, ServiceClass.NORMAL: 3.0, ServiceClass.BATCH: 1.0}
+    )
+    tenant_weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    user_weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    """By `user` or `tenant/user`; the longer name wins."""
+    user_in_flight: int | None = None
+    """Most requests of one user at the engines at the same time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """Bounds of the queue. Full: refused at the door with `Retry-After`."""
+
+    size: int = 512
+    per_user: int = 256
+    timeouts: Mapping[ServiceClass, float] = field(
+        default_factory=lambda: {ServiceClass.INTERACTIVE: 30.0, ServiceClass.NORMAL: 60.0, ServiceClass.BATCH: 86400.0}
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerSettings:
+    """Closed, open after `threshold` failures in a row, after `recovery` seconds one leased probe."""
+
+    threshold: int = 5
+    recovery: float = 60.0
+    max_backoff: float = 64.0
+    """A failed probe doubles the wait, up to `recovery` times this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverySettings:
+    """What happens after an attempt failed."""
+
+    max_attempts: int = 3
+    on_timeout: bool = True
+    on_server_error: bool = True
+    on_connect: bool = True
+    budget_ratio: float = 0.2
+    """Retries allowed per first attempt, over the long run."""
+    budget_reserve: float = 10.0
+    """Retries allowed before any traffic was seen; also what a quiet minute gives back."""
+    backoff: float = 0.5
+    backoff_cap: float = 8.0
+    cooldown: float = 5.0
+    """Seconds an instance is left alone after a failure."""
+    cooldown_cap: float = 60.0
+    """Longest `Retry-After` that is obeyed."""
+    longest_wait: float = 10.0
+    """A request waits for a cooling instance at most this long; beyond it the caller is told when to come back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingSettings:
+    """How the instance is chosen among those that are open."""
+
+    strategy: Strategy = Strategy.FAIR_LOAD
+    speed: float = 1.0
+    reliability: float = 1.0
+    load: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """Limits on callers; None: none."""
+
+    per_user: LimitRule | None = None
+    per_tenant: LimitRule | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything the scheduler can be told."""
+
+    fairness: FairnessSettings = field(default_factory=FairnessSettings)
+    queue: QueueSettings = field(default_factory=QueueSettings)
+    breaker: BreakerSettings = field(default_factory=BreakerSettings)
+    recovery: RecoverySettings = field(default_factory=RecoverySettings)
+    routing: RoutingSettings = field(default_factory=RoutingSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
