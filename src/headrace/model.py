@@ -194,6 +194,7 @@ class Outcome:
 
     @property
     def kind(self) -> OutcomeKind:
+        """The verdict on the instance."""
         return self.cause.kind
 
 
@@ -343,17 +344,7 @@ class Draining:
 
 
 Event = (
-    Arrived
-    | Looked
-    | Started
-    | Progressed
-    | Sealed
-    | Finished
-    | Cancelled
-    | Probed
-    | Woke
-    | Reconfigured
-    | Draining
+    Arrived | Looked | Started | Progressed | Sealed | Finished | Cancelled | Probed | Woke | Reconfigured | Draining
 )
 
 
