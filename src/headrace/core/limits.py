@@ -1,27 +1,28 @@
 """Limits on callers: requests by a sliding window, tokens by a bucket, parallel work by leases.
 
-**Sliding window (exact log).** The times of the last `limit` admitted requests are kept; a request is admitted when fewer
-than `limit` of them lie in the last `window` seconds. Unlike a fixed window this never lets twice the limit through around a
-boundary, and unlike a counter whose expiry every hit renews it cannot lock out steady traffic: each entry leaves on its own
-time. The log tells the exact moment at which the next request fits. Time O(1) amortised (each entry is appended and dropped
-once), memory one float per admitted request, at most `limit`.
+**Sliding window (exact log).** The times of the last `limit` admitted requests are kept; a request is admitted when
+fewer than `limit` of them lie in the last `window` seconds. Unlike a fixed window this never lets twice the limit
+through around a boundary, and unlike a counter whose expiry every hit renews it cannot lock out steady traffic: each
+entry leaves on its own time. The log tells the exact moment at which the next request fits. Time O(1) amortised (each
+entry is appended and dropped once), memory one float per admitted request, at most `limit`.
 
-**Token bucket** (Turner, "New directions in communications", IEEE Communications Magazine 24(10), 1986; RFC 2698 has the same
-meter). The level grows by `rate` per second up to `capacity`. A reservation is taken on arrival by estimate and corrected when
-the real use is known, which may drive the level below zero: the caller then waits until the debt is paid, so over the long run
-nobody gets more than `rate`. A request larger than the whole bucket would wait for ever; it is let in when the bucket is full
-and leaves the rest as debt.
+**Token bucket** (Turner, "New directions in communications", IEEE Communications Magazine 24(10), 1986; RFC 2697
+meters with the same bucket). The level grows by `rate` per second up to `capacity`. A reservation is taken on arrival by estimate
+and corrected when the real use is known, which may drive the level below zero: the caller then waits until the debt
+is paid, so over the long run nobody gets more than `rate`. A request larger than the whole bucket would wait for
+ever; it is let in when the bucket is full and leaves the rest as debt.
 
-**Check and take are one step.** `Limiter.take` looks at every limit of a request first and takes only if all agree, with no
-await in between; two requests cannot both pass the same check. What was taken is a `Lease`, given back exactly once by
-`settle` or `refund`; further calls change nothing.
+**Check and take are one step.** `Limiter.take` looks at every limit of a request first and takes only if all agree,
+with no await in between; two requests cannot both pass the same check. What was taken is a `Lease`, given back
+exactly once by `settle` or `refund`; further calls change nothing.
 
-`now` is monotonic seconds and is only ever compared with itself: a step of the wall clock is not seen. A `now` older than the
-last one counts as the last one.
+`now` is monotonic seconds and is only ever compared with itself: a step of the wall clock is not seen. A `now` older
+than the last one counts as the last one.
 
-**Bound.** At most `max_keys` keys are remembered. A new one beyond that pushes out an idle key (nothing running, window empty,
-bucket full: forgetting it changes nothing) among the eight least recently used; if none of those is idle, the least recently
-used. Its open leases stay valid, but what it has used is forgotten, which errs in the caller's favour.
+**Bound.** At most `max_keys` keys are remembered. A new one beyond that pushes out an idle key (nothing running,
+window empty, bucket full: forgetting it changes nothing) among the eight least recently used; if none of those is
+idle, the least recently used. Its open leases stay valid, but what it has used is forgotten, which errs in the
+caller's favour.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -77,7 +79,7 @@ class Denied:
 
     message: str
     retry_after: float
-    """Seconds until the same request fits, if nothing else is taken meanwhile; 1.0 for concurrency, where nobody can know."""
+    """Seconds until the same request fits, if nothing else is taken meanwhile; 1.0 for concurrency: nobody knows."""
     key: str
     kind: LimitKind
 
@@ -112,12 +114,11 @@ class SlidingWindow:
     def give_back(self, at: float) -> None:
         """Forget the request counted at `at`. O(1) for the latest one, else a search."""
         log = self._log
-        if not log or at < log[0]:
-            return
-        if log[-1] <= at:
+        if log and log[-1] == at:
             log.pop()
-        elif at in log:
-            log.remove(at)
+        elif log and log[0] <= at:
+            with suppress(ValueError):
+                log.remove(at)
 
     def idle(self, now: float) -> bool:
         """Whether nothing lies in the window."""
@@ -138,18 +139,23 @@ class TokenBucket:
     def level(self, now: float) -> float:
         """Tokens that may be taken now; negative: debt."""
         if now > self._at:
-            self._level = min(self._capacity, self._level + (now - self._at) * self._rate)
+            level = self._level + (now - self._at) * self._rate
+            self._level = level if level < self._capacity else self._capacity  # noqa: FURB136 - min() is a call
             self._at = now
         return self._level
 
     def peek(self, amount: float, now: float) -> float:
         """Seconds until `amount` (or a full bucket, if that is less) is there; 0.0: it is there now."""
-        missing = min(amount, self._capacity) - self.level(now)
-        return missing / self._rate if missing > 0 else 0.0
+        level = self.level(now)
+        if level >= amount or level >= self._capacity:
+            return 0.0
+        return (min(amount, self._capacity) - level) / self._rate
 
     def take(self, amount: float, now: float) -> None:
         """Take `amount`, into debt if need be."""
-        self._level = self.level(now) - amount
+        if now > self._at:
+            self.level(now)
+        self._level -= amount
 
     def give_back(self, amount: float, now: float) -> None:
         """Return `amount` (negative: take more), never above capacity."""
@@ -195,6 +201,45 @@ class _Account:
         else:
             self.bucket.reshape(rate, capacity, now)
 
+    def fits(self, tokens: int, now: float) -> bool:
+        """Whether no limit refuses."""
+        window, bucket, most = self.window, self.bucket, self.rule.concurrency
+        return (
+            (window is None or window.peek(now) == 0.0)
+            and (bucket is None or bucket.peek(tokens, now) == 0.0)
+            and (most is None or self.running < most)
+        )
+
+    def refusal(self, key: str, tokens: int, now: float) -> Denied | None:
+        """The refusal with the longest wait, if any limit refuses."""
+        refusals: list[Denied] = []
+        if self.window is not None and (wait := self.window.peek(now)) > 0:
+            message = f"sliding window limit exceeded; window resets in {_milliseconds(wait)} ms"
+            refusals.append(Denied(message, wait, key, LimitKind.REQUESTS))
+        if self.bucket is not None and (wait := self.bucket.peek(tokens, now)) > 0:
+            message = f"token limit exceeded; enough tokens are back in {_milliseconds(wait)} ms"
+            refusals.append(Denied(message, wait, key, LimitKind.TOKENS))
+        if self.rule.concurrency is not None and self.running >= self.rule.concurrency:
+            message = f"concurrency limit exceeded; {self.running} requests are running, the most allowed"
+            refusals.append(Denied(message, _CONCURRENCY_RETRY, key, LimitKind.CONCURRENCY))
+        return max(refusals, key=lambda refusal: refusal.retry_after, default=None)
+
+    def take(self, tokens: int, now: float) -> None:
+        """Take what `fits` allowed."""
+        self.running += 1
+        if self.window is not None:
+            self.window.take(now)
+        if self.bucket is not None:
+            self.bucket.take(tokens, now)
+
+    def give_back(self, tokens: int, at: float | None, now: float) -> None:
+        """End one request: return `tokens` and, with `at`, its place in the window."""
+        self.running -= 1
+        if self.bucket is not None:
+            self.bucket.give_back(tokens, now)
+        if at is not None and self.window is not None:
+            self.window.give_back(at)
+
     def idle(self, now: float) -> bool:
         window, bucket = self.window, self.bucket
         return self.running == 0 and (window is None or window.idle(now)) and (bucket is None or bucket.idle(now))
@@ -203,29 +248,20 @@ class _Account:
 class Lease:
     """What one request took from its keys; give it back with `Limiter.settle` or `Limiter.refund`."""
 
-    __slots__ = ("_accounts", "_at", "_open", "_tokens")
+    __slots__ = ("accounts", "at", "tokens")
 
-    def __init__(self, accounts: tuple[_Account, ...], tokens: int, at: float) -> None:
-        self._accounts = accounts
-        self._tokens = tokens
-        self._at = at
-        self._open = True
+    def __init__(self, accounts: Sequence[_Account], tokens: int, at: float) -> None:
+        self.accounts = accounts
+        self.tokens = tokens
+        self.at = at
 
     @property
     def open(self) -> bool:
         """Whether it has not been given back yet."""
-        return self._open
+        return self.accounts is not _GIVEN_BACK
 
-    def _close(self, tokens_back: float, now: float, uncount: bool) -> None:
-        if not self._open:
-            return
-        self._open = False
-        for account in self._accounts:
-            account.running -= 1
-            if account.bucket is not None:
-                account.bucket.give_back(tokens_back, now)
-            if uncount and account.window is not None:
-                account.window.give_back(self._at)
+
+_GIVEN_BACK: Sequence[_Account] = ()
 
 
 class Limiter:
@@ -247,42 +283,46 @@ class Limiter:
 
         When several limits refuse, the answer names the one with the longest wait.
         """
-        now = self._clock(now)
-        accounts = tuple([self._account(key, rule, now) for key, rule in keys])
-        denied: Denied | None = None
-        for account, (key, _) in zip(accounts, keys, strict=True):
-            refusal = _check(account, key, tokens, now)
-            if refusal is not None and (denied is None or refusal.retry_after > denied.retry_after):
-                denied = refusal
-        if denied is not None:
-            return denied
+        if now > self._now:
+            self._now = now
+        else:
+            now = self._now
+        accounts: list[_Account] = []
+        for key, rule in keys:
+            account = self._accounts.get(key)
+            if account is None or account.rule is not rule:
+                account = self._enter(key, rule, now)
+            else:
+                self._accounts.move_to_end(key)
+            accounts.append(account)
         for account in accounts:
-            account.running += 1
-            if account.window is not None:
-                account.window.take(now)
-            if account.bucket is not None:
-                account.bucket.take(tokens, now)
+            if not account.fits(tokens, now):
+                return _refusal(accounts, keys, tokens, now)
+        for account in accounts:
+            account.take(tokens, now)
         return Lease(accounts, tokens, now)
 
     def settle(self, lease: Lease, used_tokens: int, now: float) -> None:
         """The request ended having used `used_tokens`: correct the estimate and end its concurrency. Idempotent."""
-        lease._close(lease._tokens - used_tokens, self._clock(now), uncount=False)  # noqa: SLF001
+        self._close(lease, lease.tokens - used_tokens, None, now)
 
     def refund(self, lease: Lease, now: float) -> None:
         """The request was never served: take back all it took, its place in the window included. Idempotent."""
-        lease._close(lease._tokens, self._clock(now), uncount=True)  # noqa: SLF001
+        self._close(lease, lease.tokens, lease.at, now)
 
     def running(self, key: str) -> int:
         """Open leases of `key`."""
         account = self._accounts.get(key)
         return 0 if account is None else account.running
 
-    def _clock(self, now: float) -> float:
-        if now > self._now:
-            self._now = now
-        return self._now
+    def _close(self, lease: Lease, tokens: int, at: float | None, now: float) -> None:
+        accounts, lease.accounts = lease.accounts, _GIVEN_BACK
+        now = self._now = max(now, self._now)
+        for account in accounts:
+            account.give_back(tokens, at, now)
 
-    def _account(self, key: str, rule: LimitRule, now: float) -> _Account:
+    def _enter(self, key: str, rule: LimitRule, now: float) -> _Account:
+        """The account of `key`, made or adapted to `rule`."""
         account = self._accounts.get(key)
         if account is None:
             if len(self._accounts) >= self._max_keys:
@@ -290,8 +330,7 @@ class Limiter:
             account = self._accounts[key] = _Account(rule, now)
             return account
         self._accounts.move_to_end(key)
-        if account.rule is not rule and account.rule != rule:
-            account.adopt(rule, now)
+        account.adopt(rule, now)
         return account
 
     def _evict(self, now: float) -> None:
@@ -300,24 +339,10 @@ class Limiter:
         del self._accounts[victim]
 
 
-def _check(account: _Account, key: str, tokens: int, now: float) -> Denied | None:
-    """The refusal with the longest wait among one key's limits, or None."""
-    rule = account.rule
-    denied: Denied | None = None
-    if account.window is not None:
-        wait = account.window.peek(now)
-        if wait > 0:
-            message = f"sliding window limit exceeded; window resets in {_milliseconds(wait)} ms"
-            denied = Denied(message, wait, key, LimitKind.REQUESTS)
-    if account.bucket is not None:
-        wait = account.bucket.peek(tokens, now)
-        if wait > 0 and (denied is None or wait > denied.retry_after):
-            message = f"token limit exceeded; enough tokens are back in {_milliseconds(wait)} ms"
-            denied = Denied(message, wait, key, LimitKind.TOKENS)
-    if denied is None and rule.concurrency is not None and account.running >= rule.concurrency:
-        message = f"concurrency limit exceeded; {account.running} requests are running, the most allowed"
-        denied = Denied(message, _CONCURRENCY_RETRY, key, LimitKind.CONCURRENCY)
-    return denied
+def _refusal(accounts: Sequence[_Account], keys: Sequence[tuple[str, LimitRule]], tokens: int, now: float) -> Denied:
+    """The refusal with the longest wait; at least one of the accounts refuses."""
+    refusals = [account.refusal(key, tokens, now) for account, (key, _) in zip(accounts, keys, strict=True)]
+    return max((refusal for refusal in refusals if refusal is not None), key=lambda refusal: refusal.retry_after)
 
 
 def _milliseconds(seconds: float) -> int:
