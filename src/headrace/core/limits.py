@@ -7,10 +7,10 @@ entry leaves on its own time. The log tells the exact moment at which the next r
 entry is appended and dropped once), memory one float per admitted request, at most `limit`.
 
 **Token bucket** (Turner, "New directions in communications", IEEE Communications Magazine 24(10), 1986; RFC 2697
-meters with the same bucket). The level grows by `rate` per second up to `capacity`. A reservation is taken on arrival by estimate
-and corrected when the real use is known, which may drive the level below zero: the caller then waits until the debt
-is paid, so over the long run nobody gets more than `rate`. A request larger than the whole bucket would wait for
-ever; it is let in when the bucket is full and leaves the rest as debt.
+meters with the same bucket). The level grows by `rate` per second up to `capacity`. A reservation is taken on arrival
+by estimate and corrected when the real use is known, which may drive the level below zero: the caller then waits
+until the debt is paid, so over the long run nobody gets more than `rate`. A request larger than the whole bucket
+would wait for ever; it is let in when the bucket is full and leaves the rest as debt.
 
 **Check and take are one step.** `Limiter.take` looks at every limit of a request first and takes only if all agree,
 with no await in between; two requests cannot both pass the same check. What was taken is a `Lease`, given back
