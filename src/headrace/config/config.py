@@ -1,0 +1,222 @@
+"""The configuration as a whole, and what the other rooms take from it."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Self
+
+from pydantic import Field, PrivateAttr, model_validator
+
+from headrace.config.instances import InstanceSection
+from headrace.config.sections import (
+    CircuitBreakerSection,
+    DeadLettersSection,
+    DedupSection,
+    HealthCheckSection,
+    LimitSection,
+    LimitsSection,
+    LoadBalancerSection,
+    RoutingSection,
+    SchedulingSection,
+    Section,
+    ServerSection,
+    TimeoutsSection,
+)
+from headrace.core.limits import LimitRule
+from headrace.core.settings import (
+    BreakerSettings,
+    FairnessSettings,
+    LimitSettings,
+    QueueSettings,
+    RecoverySettings,
+    RoutingSettings,
+    Settings,
+)
+from headrace.errors import ConfigError
+from headrace.model import Instance, ServiceClass
+
+
+class Config(Section):
+    """Everything headrace can be told. Made by `load`; frozen; equal inputs give equal configurations."""
+
+    server: ServerSection = Field(default_factory=ServerSection, description="Where headrace listens, what it accepts.")
+    scheduling: SchedulingSection = Field(
+        default_factory=SchedulingSection, description="Who goes next, and how many may wait."
+    )
+    instances: tuple[InstanceSection, ...] = Field(
+        (), max_length=1000, description="The engines; none: those named by the environment, else the built-in echo."
+    )
+    routing: RoutingSection = Field(default_factory=RoutingSection, description="Retries.")
+    load_balancer: LoadBalancerSection = Field(
+        default_factory=LoadBalancerSection, description="Which of the open instances gets the request."
+    )
+    circuit_breaker: CircuitBreakerSection = Field(
+        default_factory=CircuitBreakerSection, description="When an instance is no longer asked."
+    )
+    health_check: HealthCheckSection = Field(
+        default_factory=HealthCheckSection, description="How instances are watched."
+    )
+    timeouts: TimeoutsSection = Field(default_factory=TimeoutsSection, description="How long each part may take.")
+    dedup: DedupSection = Field(default_factory=DedupSection, description="One model call for identical requests.")
+    dead_letters: DeadLettersSection = Field(
+        default_factory=DeadLettersSection, description="Requests that could not be answered."
+    )
+    limits: LimitsSection = Field(default_factory=LimitsSection, description="Limits on callers.")
+
+    _keys: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _instances_differ(self) -> Self:
+        instances = self.model_instances()
+        _refuse_twice("the instance id '{}' is used twice", (instance.id for instance in instances))
+        _refuse_twice("{} is listed twice at the same address; one of them is enough", self._places())
+        return self
+
+    def _places(self) -> Iterator[str]:
+        for instance in self.model_instances():
+            for served in instance.models:
+                if instance.address:
+                    yield f"the model '{served.name}' at {instance.address}"
+
+    def model_instances(self) -> tuple[Instance, ...]:
+        """The configured engines in the file's order; one without an id is called `ENGINE-N`, N counting from 1."""
+        seen: Counter[str] = Counter()
+        found: list[Instance] = []
+        for section in self.instances:
+            seen[section.engine] += 1
+            found.append(section.as_instance(f"{section.engine}-{seen[section.engine]}"))
+        return tuple(found)
+
+    def with_keys(self, env: Mapping[str, str]) -> Config:
+        """The same configuration knowing its engines' keys.
+
+        Raises ConfigError when a variable named by `api_key_env` is not set; values never appear in messages.
+        """
+        keys: dict[str, str] = {}
+        for number, instance in enumerate(self.model_instances()):
+            if instance.api_key_env is None:
+                continue
+            key = env.get(instance.api_key_env, "").strip()
+            if not key:
+                raise ConfigError(
+                    f"instances[{number}].api_key_env: the environment variable {instance.api_key_env} is not set"
+                )
+            if not key.isascii() or not key.isprintable():
+                raise ConfigError(
+                    f"instances[{number}].api_key_env: {instance.api_key_env} holds characters that no header may carry"
+                )
+            keys[instance.id] = key
+        known = self.model_copy()
+        known._keys = keys
+        return known
+
+    def secrets(self) -> dict[str, str]:
+        """Each instance's key by its id; instances without one are absent. Never log this."""
+        return dict(self._keys)
+
+    def warnings(self) -> tuple[str, ...]:
+        """What can be used but is probably not meant, one sentence each."""
+        by_address: dict[str, list[str]] = {}
+        for instance in self.model_instances():
+            if instance.address:
+                by_address.setdefault(instance.address, []).extend(served.name for served in instance.models)
+        return tuple(
+            f"{address} serves `*` and also {', '.join(name for name in names if name != '*')} by name: "
+            "a request for one of these may count against either entry."
+            for address, names in by_address.items()
+            if "*" in names and len(names) > 1
+        )
+
+    def scheduler_settings(self) -> Settings:
+        """What the scheduler is told."""
+        return Settings(
+            fairness=self._fairness(),
+            queue=self._queue(),
+            breaker=BreakerSettings(
+                threshold=self.circuit_breaker.failure_threshold,
+                recovery=self.circuit_breaker.recovery_timeout,
+                max_backoff=self.circuit_breaker.max_backoff,
+            ),
+            recovery=self._recovery(),
+            routing=RoutingSettings(
+                strategy=self.load_balancer.strategy,
+                speed=self.load_balancer.weights.speed,
+                reliability=self.load_balancer.weights.reliability,
+                load=self.load_balancer.weights.load,
+            ),
+            limits=LimitSettings(per_user=_rule(self.limits.per_user), per_tenant=_rule(self.limits.per_tenant)),
+        )
+
+    def _fairness(self) -> FairnessSettings:
+        scheduling, classes = self.scheduling, self.scheduling.weights.classes
+        return FairnessSettings(
+            policy=scheduling.policy,
+            prompt_price=scheduling.prompt_price,
+            output_price=scheduling.output_price,
+            slack=scheduling.slack_tokens,
+            class_weights={
+                ServiceClass.INTERACTIVE: classes.interactive,
+                ServiceClass.NORMAL: classes.normal,
+                ServiceClass.BATCH: classes.batch,
+            },
+            tenant_weights=scheduling.weights.tenants,
+            user_weights=scheduling.weights.users,
+            user_in_flight=scheduling.per_user_in_flight,
+        )
+
+    def _queue(self) -> QueueSettings:
+        return QueueSettings(
+            size=self.scheduling.queue_size,
+            per_user=self.scheduling.per_user_queue,
+            timeouts={
+                ServiceClass.INTERACTIVE: self.timeouts.queue_interactive,
+                ServiceClass.NORMAL: self.timeouts.queue,
+                ServiceClass.BATCH: self.timeouts.queue_batch,
+            },
+        )
+
+    def _recovery(self) -> RecoverySettings:
+        routing = self.routing
+        return RecoverySettings(
+            max_attempts=routing.max_retries + 1,
+            on_timeout=routing.retry_on_timeout,
+            on_server_error=routing.retry_on_5xx,
+            on_connect=routing.retry_on_connection,
+            budget_ratio=routing.retry_budget,
+            budget_reserve=routing.retry_reserve,
+            backoff=routing.backoff_seconds,
+            backoff_cap=routing.backoff_cap_seconds,
+            cooldown=self.load_balancer.cooldown_seconds,
+            cooldown_cap=self.load_balancer.cooldown_cap_seconds,
+            longest_wait=routing.longest_wait_seconds,
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens on `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _rule(section: LimitSection | None) -> LimitRule | None:
+    if section is None:
+        return None
+    rule = LimitRule(
+        requests_per_minute=section.requests_per_minute,
+        tokens_per_minute=section.tokens_per_minute,
+        burst=section.burst,
+        concurrency=section.concurrency,
+    )
+    return None if rule == LimitRule(burst=section.burst) else rule
+
+
+def _refuse_twice(message: str, names: Iterator[str]) -> None:
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise ValueError(message.format(name))

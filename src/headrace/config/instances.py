@@ -1,0 +1,136 @@
+"""The `instances` of the configuration file: which engines there are, where, and what they serve."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from headrace.config.sections import Count, Section, Weight
+from headrace.model import Engine, Instance, ServedModel, Tier
+
+EngineName = Literal["openai", "vllm", "llamacpp", "ollama", "echo"]
+
+DEFAULT_WINDOW_TOKENS = 2048
+"""Prompt tokens a local engine may hold un-started: about one prefill step of a large one, so that it never idles and
+never builds a queue of its own."""
+
+
+class ModelEntry(Section):
+    """One model an instance serves. Short forms: `name`, `*`, `alias=upstream`."""
+
+    name: str = Field(min_length=1, max_length=256, description="The name clients ask for; `*` stands for anything.")
+    upstream: str | None = Field(
+        default=None, min_length=1, max_length=256, description="The name the engine is asked for; null: the same."
+    )
+
+    @model_validator(mode="after")
+    def _star_needs_star(self) -> ModelEntry:
+        if self.upstream is not None and "*" in self.upstream and "*" not in self.name:
+            raise ValueError("`*` in upstream stands for what the `*` of name matched, but name has none")
+        return self
+
+
+def _model_entry(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    name, equals, upstream = value.partition("=")
+    return {"name": name.strip(), "upstream": upstream.strip()} if equals else {"name": value.strip()}
+
+
+class InstanceSection(Section):
+    """One engine that answers requests."""
+
+    id: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$",
+        description="Name in logs, metrics and response headers; null: the engine's name and a number.",
+    )
+    address: str = Field(
+        "", description="Base URL, as http://127.0.0.1:8001; empty for echo. A trailing /v1 is dropped."
+    )
+    engine: EngineName = Field(
+        "openai", description="openai (anything that speaks its API), vllm, llamacpp, ollama, or echo (built in)."
+    )
+    models: tuple[
+        Annotated[ModelEntry, BeforeValidator(_model_entry, json_schema_input_type=str | ModelEntry)], ...
+    ] = Field(
+        (ModelEntry(name="*"),), min_length=1, description="Names served: `name`, `*`, `pre-*`, `alias=upstream`."
+    )
+    tier: Tier = Field(Tier.LOCAL, description="local, or remote: used when no local instance can take the request.")
+    capacity: Weight = Field(1.0, description="Relative strength, for load balancing.")
+    weight: Weight = Field(1.0, description="Load of one request with the strategy `weighted`.")
+    max_concurrent: Count = Field(10, description="Requests at this instance at the same time.")
+    window_tokens: Count | Literal["auto"] | None = Field(
+        "auto",
+        description="Prompt tokens sent whose answers have not begun; null: no bound; auto: 2048 for local engines.",
+    )
+    api_key_env: str | None = Field(
+        default=None, min_length=1, description="Environment variable that holds this engine's key."
+    )
+    metadata: dict[str, str] = Field(default_factory=dict, description="Free labels.")
+
+    @field_validator("address")
+    @classmethod
+    def _clean_address(cls, value: str) -> str:
+        return clean_address(value) if value else value
+
+    @model_validator(mode="after")
+    def _address_fits_engine(self) -> InstanceSection:
+        if self.engine != "echo" and not self.address:
+            raise ValueError(f"an instance with the engine {self.engine} needs an address")
+        if self.engine == "echo" and self.address:
+            raise ValueError("the echo engine is built in and has no address")
+        names = [entry.name for entry in self.models]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"the model '{twice[0]}' is named twice")
+        return self
+
+    def window(self) -> int | None:
+        """The un-started window in prompt tokens; None: no such gate."""
+        if self.window_tokens != "auto":
+            return self.window_tokens
+        return DEFAULT_WINDOW_TOKENS if self.tier is Tier.LOCAL and self.engine != "echo" else None
+
+    def as_instance(self, instance_id: str) -> Instance:
+        """The value the other rooms work with; `instance_id` stands in where the file gives none."""
+        return Instance(
+            id=self.id or instance_id,
+            address=self.address,
+            engine=Engine(self.engine),
+            models=tuple(ServedModel(name=entry.name, upstream=entry.upstream) for entry in self.models),
+            tier=self.tier,
+            capacity=self.capacity,
+            max_concurrent=self.max_concurrent,
+            window_tokens=self.window(),
+            weight=self.weight,
+            api_key_env=self.api_key_env,
+            metadata=self.metadata,
+        )
+
+
+def clean_address(address: str) -> str:
+    """The base URL in its one spelling: no trailing slash or `/v1`, host in lower case, no default port.
+
+    Raises ValueError for what is no http(s) base URL, without repeating the address (it may hold a password).
+    """
+    try:
+        parts = urlsplit(address.strip())
+        port = parts.port
+    except ValueError:
+        raise ValueError("the address is no URL") from None
+    if parts.scheme not in ("http", "https"):
+        raise ValueError("the address must begin with http:// or https://")
+    if not parts.hostname:
+        raise ValueError("the address has no host")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("the address must not hold a user or password; name the key's variable in api_key_env")
+    if parts.query or parts.fragment:
+        raise ValueError("the address must not hold a query or fragment")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    default = {"http": 80, "https": 443}[parts.scheme]
+    place = host if port in (None, default) else f"{host}:{port}"
+    path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+    return urlunsplit((parts.scheme, place, path, "", ""))

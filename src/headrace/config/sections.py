@@ -1,0 +1,209 @@
+"""The sections of the configuration file: every key, its default, its bounds and what it means.
+
+The descriptions here are the documentation: `headrace check --example` writes them into `examples/headrace.yaml` and
+`headrace check --schema` into the JSON schema. Times are seconds, sizes are bytes, lengths are tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from headrace.core.settings import PolicyName, Strategy
+
+Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
+Factor = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A part of the file: unknown keys are refused, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ServerSection(Section):
+    """Where headrace listens and what it accepts."""
+
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
+    port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    insecure: bool = Field(
+        default=False,
+        description="Listen on other than loopback although there are no keys: whoever reaches it may use it.",
+    )
+    body_limit_bytes: Count = Field(10 * 1024 * 1024, description="Largest request body; a larger one gets 413.")
+    bodies_limit_bytes: Count = Field(200 * 1024 * 1024, description="All request bodies being read at one time.")
+    body_timeout_seconds: Seconds = Field(30.0, description="A body must have arrived within this time.")
+    drain_seconds: Seconds = Field(
+        30.0, description="Time the running requests get to finish when headrace is stopped."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="debug, info, warning or error. Prompts, answers and keys are never logged."
+    )
+    log_format: Literal["auto", "console", "json"] = Field(
+        "auto", description="console, json, or auto: console on a terminal, else json."
+    )
+
+
+class ClassWeights(Section):
+    """Shares of the classes while all of them have work waiting."""
+
+    interactive: Weight = Field(6.0, description="Someone waits for each word.")
+    normal: Weight = Field(3.0, description="The default.")
+    batch: Weight = Field(1.0, description="Work that may take hours.")
+
+
+class Weights(Section):
+    """Shares; 2.0 gets twice as much as 1.0 while both have work waiting. Absent names have 1.0."""
+
+    classes: ClassWeights = Field(default_factory=ClassWeights, description="By class.")
+    tenants: dict[str, Weight] = Field(default_factory=dict, description="By tenant.")
+    users: dict[str, Weight] = Field(default_factory=dict, description="By `user` or `tenant/user`; the longer wins.")
+
+
+class SchedulingSection(Section):
+    """Who goes next, and how many may wait."""
+
+    policy: PolicyName = Field(
+        PolicyName.FAIR, description="fair: by tokens; round_robin: users take turns; fifo: by arrival."
+    )
+    queue_size: Count = Field(512, description="Requests that may wait in all; more are refused with 503.")
+    per_user_queue: Count = Field(256, description="Requests of one user that may wait; more are refused with 429.")
+    per_user_in_flight: Count | None = Field(
+        default=None, description="Requests of one user at the engines at the same time; null: no such limit."
+    )
+    prompt_price: Factor = Field(1.0, description="What one prompt token costs a user's share.")
+    output_price: Factor = Field(2.0, description="What one output token costs a user's share.")
+    slack_tokens: Factor = Field(
+        2048.0,
+        description="How far one user may run ahead of the poorest while the poorest one's request fits nowhere.",
+    )
+    weights: Weights = Field(default_factory=Weights, description="Shares.")
+
+
+class RoutingSection(Section):
+    """What happens when an attempt fails before the first word of its answer went out."""
+
+    max_retries: int = Field(2, ge=0, le=20, description="Further attempts after the first, each at another instance.")
+    retry_on_timeout: bool = Field(default=True, description="Try again after a timeout.")
+    retry_on_5xx: bool = Field(default=True, description="Try again after a server error or a broken answer.")
+    retry_on_connection: bool = Field(default=True, description="Try again when no connection could be made.")
+    retry_budget: Factor = Field(0.2, description="Retries per request, over the long run.")
+    retry_reserve: Factor = Field(10.0, description="Retries allowed before there was any traffic.")
+    backoff_seconds: Seconds = Field(0.5, description="First wait when only the same instance is left; it doubles.")
+    backoff_cap_seconds: Seconds = Field(8.0, description="Longest such wait.")
+    longest_wait_seconds: Seconds = Field(
+        10.0, description="Longest wait of a request for an instance that cools down."
+    )
+
+
+class ScoreWeights(Section):
+    """How much each term counts in the choice of an instance; 0 ignores it."""
+
+    speed: Factor = Field(1.0, description="Learned tokens per second.")
+    reliability: Factor = Field(1.0, description="Learned share of successes.")
+    load: Factor = Field(1.0, description="Work in flight.")
+
+
+class LoadBalancerSection(Section):
+    """Which of the open instances gets the request."""
+
+    strategy: Strategy = Field(
+        Strategy.FAIR_LOAD, description="fair_load, weighted, least_in_flight, round_robin or two_choices."
+    )
+    weights: ScoreWeights = Field(default_factory=ScoreWeights, description="Terms of the score.")
+    cooldown_seconds: Seconds = Field(5.0, description="An instance is left alone this long after a failure.")
+    cooldown_cap_seconds: Seconds = Field(60.0, description="Longest Retry-After of an engine that is obeyed.")
+
+
+class CircuitBreakerSection(Section):
+    """When an instance is no longer asked at all."""
+
+    failure_threshold: Count = Field(5, description="Failures in a row that open it.")
+    recovery_timeout: Seconds = Field(60.0, description="Seconds until one request may probe whether it works again.")
+    max_backoff: float = Field(
+        64.0,
+        ge=1,
+        allow_inf_nan=False,
+        description="A failed probe doubles the wait, up to this many recovery_timeouts.",
+    )
+
+
+class HealthCheckSection(Section):
+    """How instances are watched."""
+
+    interval_seconds: Seconds = Field(10.0, description="Time between light checks (no tokens).")
+    timeout_seconds: Seconds = Field(5.0, description="A check that takes longer has failed.")
+    unhealthy_threshold: Count = Field(3, description="Failed checks in a row that take an instance out.")
+    deep_check_interval: int = Field(
+        30, ge=0, description="Every so many light checks one completion of one token; 0: never."
+    )
+
+
+class TimeoutsSection(Section):
+    """How long each part of a request may take."""
+
+    connect: Seconds = Field(5.0, description="Making the connection to an engine.")
+    first_token: Seconds = Field(120.0, description="From sending to the first content of the answer.")
+    idle: Seconds = Field(60.0, description="Between two pieces of an answer.")
+    attempt: Seconds = Field(600.0, description="One attempt as a whole.")
+    queue: Seconds = Field(60.0, description="Waiting in the queue, class normal.")
+    queue_interactive: Seconds = Field(30.0, description="Waiting in the queue, class interactive.")
+    queue_batch: Seconds = Field(86_400.0, description="Waiting in the queue, class batch.")
+
+
+def _off(value: object) -> object:
+    # YAML reads a bare `off` as false.
+    return "off" if value is False else value
+
+
+class DedupSection(Section):
+    """One model call for identical requests."""
+
+    mode: Annotated[Literal["off", "in_flight", "full"], BeforeValidator(_off)] = Field(
+        "in_flight",
+        description="off; in_flight: share a call while it runs; full: also keep answers (temperature 0 only).",
+    )
+    ttl_seconds: float = Field(
+        300.0,
+        ge=0,
+        le=31_536_000,
+        allow_inf_nan=False,
+        description="How long a finished answer is kept; 0: not at all.",
+    )
+    max_entries: Count = Field(10_000, description="Finished answers kept; the least recently used goes first.")
+    max_bytes: Count = Field(256 * 1024 * 1024, description="Memory for finished answers.")
+    scope: Literal["tenant", "global", "user", "session"] = Field(
+        "tenant", description="Who may share an answer with whom: tenant, global, user or session."
+    )
+
+
+class DeadLettersSection(Section):
+    """Requests that were accepted and could not be answered."""
+
+    capacity: Count = Field(1000, description="Letters kept; the oldest goes first and is counted.")
+    path: str | None = Field("headrace.db", min_length=1, description="SQLite file; null: in memory only.")
+    keep_bodies: bool = Field(default=True, description="Keep the request itself, without which it cannot be replayed.")
+
+
+class LimitSection(Section):
+    """Limits on one caller; null: none."""
+
+    requests_per_minute: Count | None = Field(default=None, description="Sliding window of 60 s.")
+    tokens_per_minute: Count | None = Field(
+        default=None, description="Token bucket; reserved by estimate, settled by usage."
+    )
+    burst: float = Field(1.0, gt=0, allow_inf_nan=False, description="Size of the token bucket, in minutes' worth.")
+    concurrency: Count | None = Field(default=None, description="Requests that are waiting or running at one time.")
+
+
+class LimitsSection(Section):
+    """Limits on callers; over them is 429 with the time to wait."""
+
+    per_user: LimitSection | None = Field(
+        default=None,
+        description="Each user, as {requests_per_minute: 60, tokens_per_minute: 90000, burst: 2, concurrency: 8}.",
+    )
+    per_tenant: LimitSection | None = Field(default=None, description="Each tenant, in the same form.")

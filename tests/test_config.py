@@ -1,0 +1,427 @@
+"""The configuration: what is accepted, what wins, what is refused and how it says so."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.config import Config, discover_environment, example_yaml, is_loopback, load, schema_json
+from headrace.config.environment import OPENAI_NAMES, address_of
+from headrace.config.reading import parsed, validated
+from headrace.core.limits import LimitRule
+from headrace.core.settings import PolicyName, Settings, Strategy
+from headrace.errors import ConfigError
+from headrace.model import Engine, ServedModel, ServiceClass, Tier
+
+ROOT = Path(__file__).parent.parent
+Written = Callable[[str], Path]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    """Writes a configuration file and gives its path."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "headrace.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def refusal(written: Written, text: str, env: dict[str, str] | None = None) -> str:
+    """The message with which a file is refused, without the file's name."""
+    path = written(text)
+    with pytest.raises(ConfigError) as caught:
+        load(path, env or {})
+    return str(caught.value).removeprefix(f"{path}: ")
+
+
+# -------------------------------------------------------------------------------------------------------- defaults
+
+
+def test_an_empty_file_gives_the_defaults(written: Written) -> None:
+    """Every key is optional, and no file is the same as an empty one."""
+    assert load(written(""), {}) == load(None, {}) == Config()
+
+
+def test_defaults_are_those_of_the_scheduler() -> None:
+    """The file's defaults and the scheduler's own cannot drift apart."""
+    assert Config().scheduler_settings() == Settings()
+
+
+def test_the_documented_shape_loads(written: Written) -> None:
+    """The file shown in the documentation means what it says."""
+    path = written(
+        """
+server: {host: 127.0.0.1, port: 8080}
+scheduling: {policy: fair, queue_size: 512, per_user_queue: 256}
+instances:
+  - {id: gpu-1, address: "http://127.0.0.1:8001", engine: vllm, models: [qwen3-1.7b], max_concurrent: 4, tier: local}
+  - {id: cloud, address: "https://api.example.com", engine: openai, models: ["*"], tier: remote, api_key_env: CLOUD_KEY}
+routing: {max_retries: 2, retry_on_timeout: true, retry_on_5xx: true, retry_on_connection: true}
+load_balancer: {strategy: weighted, weights: {speed: 1.0, reliability: 1.0, load: 1.0}, cooldown_seconds: 5.0}
+circuit_breaker: {failure_threshold: 5, recovery_timeout: 60}
+health_check: {interval_seconds: 10.0, timeout_seconds: 5.0, unhealthy_threshold: 3, deep_check_interval: 30}
+timeouts: {connect: 5, first_token: 120, idle: 60, attempt: 600, queue: 60}
+dedup: {mode: in_flight, ttl_seconds: 300, max_entries: 10000, scope: tenant}
+dead_letters: {capacity: 1000, path: headrace.db}
+"""
+    )
+    config = load(path, {"CLOUD_KEY": "k-1"})
+    gpu, cloud = config.model_instances()
+    assert (gpu.id, gpu.engine, gpu.models, gpu.max_concurrent) == (
+        "gpu-1",
+        Engine.VLLM,
+        (ServedModel(name="qwen3-1.7b"),),
+        4,
+    )
+    assert (cloud.tier, cloud.window_tokens, gpu.window_tokens) == (Tier.REMOTE, None, 2048)
+    assert config.secrets() == {"cloud": "k-1"}
+    assert config.scheduler_settings().routing.strategy is Strategy.WEIGHTED
+
+
+def test_numbers_reach_the_scheduler(written: Written) -> None:
+    """Each section that concerns the scheduler ends up in its settings."""
+    path = written(
+        """
+scheduling:
+  policy: fifo
+  per_user_in_flight: 3
+  weights: {classes: {batch: 0.5}, tenants: {lab: 2}, users: {lab/ann: 4}}
+routing: {max_retries: 0}
+timeouts: {queue: 7, queue_batch: 9}
+limits: {per_user: {requests_per_minute: 10}, per_tenant: {}}
+"""
+    )
+    settings = load(path, {}).scheduler_settings()
+    assert settings.fairness.policy is PolicyName.FIFO
+    assert settings.fairness.user_in_flight == 3
+    assert settings.fairness.class_weights[ServiceClass.BATCH] == 0.5
+    assert (settings.fairness.tenant_weights, settings.fairness.user_weights) == ({"lab": 2.0}, {"lab/ann": 4.0})
+    assert settings.recovery.max_attempts == 1
+    assert (settings.queue.timeouts[ServiceClass.NORMAL], settings.queue.timeouts[ServiceClass.BATCH]) == (7.0, 9.0)
+    assert settings.limits.per_user == LimitRule(requests_per_minute=10)
+    assert settings.limits.per_tenant is None
+
+
+# ------------------------------------------------------------------------------------------------------- instances
+
+
+def test_models_have_short_forms(written: Written) -> None:
+    """A name, a star, an alias and a mapping all say which models an instance serves."""
+    path = written('instances: [{address: "http://h:1", models: [a, "b=c/d", {name: "x-*", upstream: "y-*"}]}]')
+    (instance,) = load(path, {}).model_instances()
+    assert instance.models == (
+        ServedModel(name="a"),
+        ServedModel(name="b", upstream="c/d"),
+        ServedModel(name="x-*", upstream="y-*"),
+    )
+    assert instance.id == "openai-1"
+
+
+@pytest.mark.parametrize(
+    ("address", "clean"),
+    [
+        ("http://127.0.0.1:8001/", "http://127.0.0.1:8001"),
+        ("http://Host:80/v1/", "http://host"),
+        ("https://api.example.com/openai/v1", "https://api.example.com/openai"),
+        ("http://[::1]:8000", "http://[::1]:8000"),
+    ],
+)
+def test_addresses_have_one_spelling(written: Written, address: str, clean: str) -> None:
+    """The base URL may be written as the documentation of any client writes it."""
+    (instance,) = load(written(f"instances: [{{address: '{address}'}}]"), {}).model_instances()
+    assert instance.address == clean
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[{id: a, engine: echo}, {id: a, engine: echo}]", "the instance id 'a' is used twice"),
+        (
+            '[{address: "http://h"}, {address: "http://H:80/v1"}]',
+            "the model '*' at http://h is listed twice at the same address; one of them is enough",
+        ),
+        ("[{engine: echo, models: [a, a]}]", "instances[0]: the model 'a' is named twice"),
+        ("[{engine: vllm}]", "instances[0]: an instance with the engine vllm needs an address"),
+        ('[{engine: echo, address: "http://h"}]', "instances[0]: the echo engine is built in and has no address"),
+        ('[{address: "h:80"}]', "instances[0].address: the address must begin with http:// or https://"),
+        (
+            '[{address: "http://u:p4ss@h"}]',
+            "instances[0].address: the address must not hold a user or password; "
+            "name the key's variable in api_key_env",
+        ),
+        ('[{address: "http://h:p0rt"}]', "instances[0].address: the address is no URL"),
+        (
+            "[{engine: echo, models: []}]",
+            "instances[0].models: Tuple should have at least 1 item after validation, not 0",
+        ),
+        (
+            "[{engine: echo, models: ['a=b*']}]",
+            "instances[0].models[0]: `*` in upstream stands for what the `*` of name matched, but name has none",
+        ),
+    ],
+)
+def test_instances_that_cannot_be_meant_are_refused(written: Written, text: str, message: str) -> None:
+    """Each mistake about an engine is told with its place and no secret."""
+    assert refusal(written, f"instances: {text}") == message
+
+
+def test_a_star_beside_a_name_is_a_warning(written: Written) -> None:
+    """A wildcard and an exact name at one address work, but are pointed out."""
+    path = written('instances: [{id: a, address: "http://h"}, {id: b, address: "http://h", models: [m]}]')
+    (warning,) = load(path, {}).warnings()
+    assert warning.startswith("http://h serves `*` and also m by name")
+
+
+def test_a_window_can_be_set_or_taken_away(written: Written) -> None:
+    """`window_tokens` is automatic, a number, or null for no such gate."""
+    path = written(
+        'instances: [{address: "http://a", window_tokens: 512},'
+        ' {address: "http://b", window_tokens: null}, {engine: echo}]'
+    )
+    assert [instance.window_tokens for instance in load(path, {}).model_instances()] == [512, None, None]
+
+
+# ---------------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("scheduling: {polcy: fair}", "scheduling.polcy: unknown key; did you mean policy?"),
+        ("sheduling: {policy: fair}", "sheduling: unknown key; did you mean scheduling?"),
+        ("port: 1", "port: unknown key; did you mean server.port?"),
+        ("scheduling: {weights: {user: {a: 1}}}", "scheduling.weights.user: unknown key; did you mean users?"),
+        ("instances: [{adress: x}]", "instances[0].adress: unknown key; did you mean address?"),
+        ("dedup: {zzz: 1}", "dedup.zzz: unknown key; known here: mode, ttl_seconds, max_entries, max_bytes, scope"),
+        ("server: {port: 70000}", "server.port: should be less than or equal to 65535"),
+        ("server: 3", "server: should be a mapping of keys"),
+        ("instances: {a: 1}", "instances: should be a valid tuple"),
+        ("instances: [{engine: echo, models: [{upstream: a}]}]", "instances[0].models[0].name: is missing"),
+        ("timeouts: {idle: .inf}", "timeouts.idle: should be a finite number"),
+        ("server: {port: 1, port: 2}", "the key 'port' is given twice in line 1, column 19"),
+        ("- 1", "must be a mapping of sections, as `server: {port: 8080}`"),
+    ],
+)
+def test_mistakes_name_the_key_and_the_nearest_known_one(written: Written, text: str, message: str) -> None:
+    """A person can mend the file from the message alone."""
+    assert refusal(written, text) == message
+
+
+def test_all_mistakes_are_told_at_once(written: Written) -> None:
+    """Two mistakes take one run to find, not two."""
+    message = refusal(written, "server: {prt: 1}\ndedup: {mod: off}")
+    assert "server.prt" in message
+    assert "dedup.mod" in message
+
+
+def test_broken_yaml_names_the_line(written: Written) -> None:
+    """What is no YAML is refused with its line."""
+    assert "in line 2" in refusal(written, "server:\n  port: ]\n")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """A path that does not exist is an error of one sentence."""
+    with pytest.raises(ConfigError, match=r"absent\.yaml: cannot be read"):
+        load(tmp_path / "absent.yaml", {})
+
+
+def test_files_have_a_largest_size(written: Written) -> None:
+    """A file that cannot be a configuration is not read into memory whole."""
+    assert "is larger than" in refusal(written, "#" * (1024 * 1024 + 1))
+
+
+def test_a_bare_off_is_off(written: Written) -> None:
+    """YAML reads `off` as false; `mode: off` still means off."""
+    assert load(written("dedup: {mode: off}"), {}).dedup.mode == "off"
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_load_or_are_refused(data: bytes) -> None:
+    """No file makes the reader fail in any other way than ConfigError."""
+    with contextlib.suppress(ConfigError):
+        validated(parsed(data, "any"), "any")
+
+
+# ----------------------------------------------------------------------------------------------- secrets, precedence
+
+
+def test_variables_are_filled_in(written: Written) -> None:
+    """`${env:NAME}` stands for the variable, in any text and for any type."""
+    path = written('server: {port: "${env:P}"}\ninstances: [{address: "http://${env:H}:1"}]')
+    config = load(path, {"P": "9", "H": "gpu"})
+    assert config.server.port == 9
+    assert config.model_instances()[0].address == "http://gpu:1"
+
+
+def test_a_variable_cannot_change_the_structure(written: Written) -> None:
+    """What a variable holds is text, never YAML."""
+    path = written('instances: [{engine: echo, metadata: {note: "${env:N}"}}]')
+    config = load(path, {"N": "x}, {engine: echo"})
+    assert config.instances[0].metadata == {"note": "x}, {engine: echo"}
+
+
+def test_a_missing_variable_is_named(written: Written) -> None:
+    """An unset variable is an error that names the key and the variable."""
+    message = refusal(written, 'server: {host: "${env:NOPE}"}')
+    assert message == "server.host: the environment variable NOPE is not set"
+
+
+def test_a_missing_key_is_named(written: Written) -> None:
+    """A key that is not set is found at the start, not at the first request."""
+    message = refusal(written, 'instances: [{address: "http://h", api_key_env: K}]', {"K": " "})
+    assert message.endswith("instances[0].api_key_env: the environment variable K is not set")
+
+
+def test_secrets_are_never_shown(written: Written) -> None:
+    """Neither the printed configuration nor an error holds a value from the environment."""
+    path = written('instances: [{id: c, address: "http://h", api_key_env: K}]')
+    config = load(path, {"K": "s3cret"})
+    assert "s3cret" not in repr(config) + config.model_dump_json()
+    message = refusal(written, 'scheduling: {policy: "${env:K}"}\nserver: {port: "${env:K}"}', {"K": "s3cret"})
+    assert "s3cret" not in message
+    with pytest.raises(ConfigError) as caught:
+        load(path, {"K": "s3c\nret"})
+    assert "s3c" not in str(caught.value)
+
+
+def test_flags_win_over_environment_over_file(written: Written) -> None:
+    """Precedence is flag, environment, file, default."""
+    path = written("server: {port: 1, host: 127.0.0.2}\nscheduling: {queue_size: 5}")
+    env = {"HEADRACE_PORT": "2", "HEADRACE_SCHEDULING__QUEUE_SIZE": "6", "HEADRACE_LOAD_BALANCER__WEIGHTS__SPEED": "0"}
+    config = load(path, env, {"server.port": 3, "scheduling.policy": None})
+    assert (config.server.port, config.server.host, config.scheduling.queue_size) == (3, "127.0.0.2", 6)
+    assert config.load_balancer.weights.speed == 0
+    assert load(path, env).server.port == 2
+
+
+def test_lists_come_from_the_environment_too() -> None:
+    """Containers can be configured without a file."""
+    config = load(None, {"HEADRACE_INSTANCES": '[{id: e, engine: echo, models: ["m"]}]'})
+    assert config.model_instances()[0].id == "e"
+
+
+def test_mistakes_in_the_environment_are_named() -> None:
+    """An unknown key from the environment is refused like one from the file."""
+    with pytest.raises(ConfigError, match=r"scheduling\.queue_sise: unknown key; did you mean queue_size\?"):
+        load(None, {"HEADRACE_SCHEDULING__QUEUE_SISE": "6"})
+    with pytest.raises(ConfigError, match="policy holds a value, not keys"):
+        load(None, {"HEADRACE_SCHEDULING__POLICY": "fair", "HEADRACE_SCHEDULING__POLICY__X": "1"})
+
+
+def test_a_port_set_by_kubernetes_is_no_port() -> None:
+    """A service called headrace makes Kubernetes set HEADRACE_PORT to a URL; it is not ours."""
+    assert load(None, {"HEADRACE_PORT": "tcp://10.0.0.1:80", "HEADRACE_PORT_80_TCP": "x"}).server.port == 8080
+
+
+# ------------------------------------------------------------------------------------------------ zero configuration
+
+
+def test_nothing_named_gives_echo() -> None:
+    """Without any engine in the environment the built-in one answers."""
+    config, findings = discover_environment({})
+    (instance,) = config.model_instances()
+    assert (instance.engine, instance.models, instance.window_tokens) == (
+        Engine.ECHO,
+        (ServedModel(name="echo"),),
+        None,
+    )
+    assert findings == ()
+
+
+def test_one_engine_serves_everything() -> None:
+    """A key alone makes its provider serve every model name."""
+    config, findings = discover_environment({"OPENAI_API_KEY": "k"})
+    (instance,) = config.model_instances()
+    assert (instance.address, instance.tier, instance.models) == (
+        "https://api.openai.com",
+        Tier.REMOTE,
+        (ServedModel(name="*"),),
+    )
+    assert config.secrets() == {"openai": "k"}
+    assert [finding.variable for finding in findings] == ["OPENAI_API_KEY"]
+
+
+def test_several_engines_share_the_names() -> None:
+    """Beside other engines a provider gets its own names only; local engines come first."""
+    env = {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "a", "OLLAMA_HOST": "127.0.0.1"}
+    config, _ = discover_environment(env)
+    instances = {instance.id: instance for instance in config.model_instances()}
+    assert list(instances) == ["ollama", "openai", "anthropic"]
+    assert instances["openai"].models == tuple(ServedModel(name=name) for name in OPENAI_NAMES)
+    assert instances["anthropic"].models == (ServedModel(name="claude-*"),)
+    assert config.secrets() == {"openai": "k", "anthropic": "a"}
+
+
+def test_another_base_url_is_obeyed() -> None:
+    """OPENAI_BASE_URL moves the provider, as it does for the official SDKs."""
+    config, _ = discover_environment({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"})
+    assert config.model_instances()[0].address == "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize(
+    ("value", "address"),
+    [
+        ("gpu", "http://gpu:11434"),
+        ("gpu:80", "http://gpu"),
+        ("0.0.0.0", "http://127.0.0.1:11434"),
+        ("0.0.0.0:5", "http://127.0.0.1:5"),
+        ("https://gpu", "https://gpu"),
+        ("http://gpu:7/", "http://gpu:7"),
+        ("[::1]", "http://[::1]:11434"),
+        ("[::1]:5", "http://[::1]:5"),
+    ],
+)
+def test_a_host_becomes_an_address(value: str, address: str) -> None:
+    """OLLAMA_HOST may be a host, a host with port, or a URL, as Ollama itself reads it."""
+    assert address_of(value, 11434, "OLLAMA_HOST") == address
+
+
+def test_an_unusable_address_names_its_variable() -> None:
+    """The message says which variable to mend."""
+    with pytest.raises(ConfigError, match="VLLM_URL: the address must begin with"):
+        discover_environment({"VLLM_URL": "ftp://h"})
+
+
+# ------------------------------------------------------------------------------------------------------- documents
+
+
+def test_the_example_is_generated() -> None:
+    """The example file holds every key; `make generate` writes it anew."""
+    assert (ROOT / "examples" / "headrace.yaml").read_text(encoding="utf-8") == example_yaml()
+
+
+def test_the_schema_is_generated() -> None:
+    """The published schema is the code's; `make generate` writes it anew."""
+    assert (ROOT / "schema" / "headrace.schema.json").read_text(encoding="utf-8") == schema_json()
+
+
+def test_the_example_loads_to_the_defaults(written: Written) -> None:
+    """What the example shows as defaults are the defaults."""
+    assert load(written(example_yaml()), {}) == Config()
+
+
+def test_the_commented_instance_loads(written: Written) -> None:
+    """The instance shown in the example works once it is uncommented."""
+    text = example_yaml()
+    begin = text.index("# instances:\n")
+    block = text[begin : text.index("\n\n", begin)]
+    uncommented = "\n".join(line.removeprefix("# ") for line in block.splitlines())
+    (instance,) = load(written(uncommented), {}).model_instances()
+    assert (instance.id, instance.window_tokens) == ("gpu-1", 2048)
+
+
+@pytest.mark.parametrize(
+    ("host", "answer"),
+    [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("gpu", False)],
+)
+def test_loopback_is_recognised(host: str, answer: bool) -> None:
+    """Only addresses that no other machine reaches count as loopback."""
+    assert is_loopback(host) is answer
