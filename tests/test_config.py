@@ -154,8 +154,10 @@ def test_addresses_have_one_spelling(written: Written, address: str, clean: str)
         ('[{address: "h:80"}]', "instances[0].address: the address must begin with http:// or https://"),
         (
             '[{address: "http://u:p4ss@h"}]',
-            "instances[0].address: the address must not hold a user or password; "
-            "name the key's variable in api_key_env",
+            (
+                "instances[0].address: the address must not hold a user or password; "
+                "name the key's variable in api_key_env"
+            ),
         ),
         ('[{address: "http://h:p0rt"}]', "instances[0].address: the address is no URL"),
         (

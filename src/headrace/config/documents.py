@@ -47,9 +47,8 @@ def _instances() -> Iterator[str]:
     for number, (name, field) in enumerate(InstanceSection.model_fields.items()):
         value = defaults.get(name, ["*"] if name == "models" else _plain(field.get_default(call_default_factory=True)))
         mark = "- " if number == 0 else ""
-        yield from (
-            f"#   {line}" for line in _line(f"{mark}{name}: {_text(value)}", field.description, 1 if number else 0)
-        )
+        lines = _line(f"{mark}{name}: {_text(value)}", field.description, 1 if number else 0, WIDTH - 4)
+        yield from (f"#   {line}" for line in lines)
 
 
 def _entry(name: str, field: FieldInfo, depth: int) -> Iterator[str]:
@@ -68,14 +67,14 @@ def _entry(name: str, field: FieldInfo, depth: int) -> Iterator[str]:
         yield from _entry(key, item, depth + 1)
 
 
-def _line(text: str, comment: str | None, depth: int) -> Iterator[str]:
+def _line(text: str, comment: str | None, depth: int, width: int = WIDTH) -> Iterator[str]:
     """`text` with its comment behind it, or above it where the line would be too long."""
     indent = "  " * depth
     if comment is None:
         yield indent + text
         return
     whole = f"{indent}{text}".ljust(34) + f"  # {comment}"
-    if len(whole) <= WIDTH:
+    if len(whole) <= width:
         yield whole
     else:
         yield f"{indent}# {comment}"
