@@ -361,10 +361,12 @@ class LookUp:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """The ticket shares the answer of `call`: what was produced so far, then live."""
+    """The ticket was accepted and gets the answer of `call`: what was produced so far, then live."""
 
     ticket: str
     call: str
+    cache: CacheResult = CacheResult.MISS
+    """MISS for the ticket that leads, JOINED for one that follows."""
 
 
 @dataclass(frozen=True, slots=True)

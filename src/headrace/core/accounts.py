@@ -1,0 +1,105 @@
+"""What requests are expected to cost, and what they are charged.
+
+cost = prompt tokens not in the engine's cache x w_p + output tokens x w_q, 1:2 at first. At dispatch a call is
+charged for its estimated output (not its cap, which would punish honest high caps); each token beyond the estimate
+is charged as it comes; at the end the usage is the truth and the rest is refunded. Tickets that share a call share
+its cost. Round robin and FIFO charge 1 a request.
+"""
+
+from __future__ import annotations
+
+from headrace.core.estimate import OutputEstimator
+from headrace.core.settings import FairnessSettings, PolicyName
+from headrace.core.ticket import Call
+from headrace.model import Flow, Request, Usage
+
+_PROMPT_SECONDS = 2e-4
+_OUTPUT_SECONDS = 2e-2
+"""Rough seconds per token, to compare jobs of one user; only their order matters."""
+
+
+class Accounts:
+    """Prices, charges and refunds under one policy."""
+
+    def __init__(self, settings: FairnessSettings) -> None:
+        self._settings = settings
+        self._by_token = settings.policy is PolicyName.FAIR
+        self._estimator = OutputEstimator()
+
+    def path(self, flow: Flow) -> tuple[str, ...]:
+        """Where in the share tree a flow stands; FIFO knows one queue only."""
+        return () if self._settings.policy is PolicyName.FIFO else flow
+
+    def expect(self, request: Request) -> int:
+        """Output tokens to expect."""
+        return self._estimator.expect(request.flow, request.model, request.endpoint, request.output_cap)
+
+    def order(self, call: Call, now: float) -> tuple[float, float]:
+        """The place among the same user's requests: earliest deadline, then shortest expected job with ageing.
+
+        The second key is when the job would end if it began on arrival. It never changes, so a short job overtakes
+        a long one only if it came at most their difference in length later: nobody waits for ever.
+        """
+        if self._settings.policy is PolicyName.FIFO:
+            return (0.0, 0.0)
+        request = call.request
+        length = request.prompt_tokens * _PROMPT_SECONDS + call.expected * _OUTPUT_SECONDS
+        return (float("inf") if request.deadline is None else request.deadline, now + length)
+
+    def price(self, call: Call) -> float:
+        """What a call is charged at dispatch."""
+        return self._cost(call.request.prompt_tokens, max(call.expected, call.produced))
+
+    def progress(self, call: Call) -> None:
+        """Charge tokens beyond the estimate as they come."""
+        if call.charge is not None and call.produced > call.expected:
+            call.pool.tree.amend(call.charge, self.price(call))
+
+    def settle(self, call: Call, usage: Usage) -> None:
+        """The call succeeded: charge what it used, shared equally among its tickets."""
+        if not usage.estimated or usage.completion:
+            self._estimator.observe(
+                call.leader.request.flow, call.request.model, call.request.endpoint, usage.completion
+            )
+        self._close(call, self._cost(max(0, usage.prompt - usage.cached), usage.completion))
+
+    def drop(self, call: Call, usage: Usage | None) -> None:
+        """The call failed for good or never ran: charge what the engine reported, if anything."""
+        self._close(call, self._cost(usage.prompt, usage.completion) if usage is not None else 0.0)
+
+    def abandon(self, call: Call, entered: float, now: float, prefill_seconds: float) -> None:
+        """The last caller left while the call ran: refund the tokens that were not produced.
+
+        Before the first token, as much of the prompt is kept as the engine can have read since `entered`.
+        """
+        prompt = call.request.prompt_tokens
+        if call.first is None:
+            prompt = min(prompt, int((now - entered) / prefill_seconds))
+        self._close(call, self._cost(prompt, call.produced))
+
+    def hand_over(self, call: Call) -> None:
+        """Another ticket leads a running call now: the charge moves to its flow."""
+        if call.charge is None:
+            return
+        tree, cost = call.pool.tree, call.charge.cost
+        tree.close(call.charge, 0.0)
+        call.charge = tree.open(self.path(call.flow), cost)
+
+    def _cost(self, prompt: int, output: int) -> float:
+        if not self._by_token:
+            return 1.0
+        return prompt * self._settings.prompt_price + output * self._settings.output_price
+
+    def _close(self, call: Call, cost: float) -> None:
+        charge, call.charge = call.charge, None
+        if charge is None:
+            return
+        tree = call.pool.tree
+        share = cost / len(call.members)
+        tree.close(charge, share)
+        if len(call.members) > 1:
+            leader = call.leader
+            for ticket in call.members.values():
+                if ticket is not leader:
+                    path = self.path(ticket.request.flow)
+                    tree.close(tree.open(path, share), share)

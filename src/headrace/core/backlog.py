@@ -1,0 +1,74 @@
+"""The bounds of the queue, over all pools: calls in all and calls of one user. Beyond them: refused at the door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from heapq import nlargest
+
+from headrace.core.settings import QueueSettings
+from headrace.core.ticket import Call
+from headrace.model import ServiceClass
+
+
+class Backlog:
+    """Which calls are queued; the only place that counts them."""
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self._settings = settings
+        self._users: dict[tuple[str, str], int] = {}
+        self._classes: dict[ServiceClass, dict[str, Call]] = {service_class: {} for service_class in ServiceClass}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def full(self) -> bool:
+        """No call may be added."""
+        return self._size >= self._settings.size
+
+    def user_full(self, call: Call) -> bool:
+        """The call's user has as many calls queued as one user may."""
+        flow = call.request.flow
+        return self._users.get((flow.tenant, flow.user), 0) >= self._settings.per_user
+
+    def add(self, call: Call) -> None:
+        """Count a call under its present leader. One that comes back for another attempt is never refused."""
+        flow = call.flow
+        call.counted = (flow.service_class, flow.tenant, flow.user)
+        self._users[flow.tenant, flow.user] = self._users.get((flow.tenant, flow.user), 0) + 1
+        self._classes[flow.service_class][call.id] = call
+        self._size += 1
+
+    def remove(self, call: Call) -> None:
+        """The give-back of `add`."""
+        if call.counted is None:
+            return
+        service_class, tenant, user = call.counted
+        call.counted = None
+        self._size -= 1
+        del self._classes[service_class][call.id]
+        left = self._users[tenant, user] - 1
+        if left:
+            self._users[tenant, user] = left
+        else:
+            del self._users[tenant, user]
+
+    def displaceable(self, call: Call) -> Call | None:
+        """The newest queued call of the lowest class below `call`'s that never ran: it makes room for `call`."""
+        for service_class in sorted(ServiceClass, key=lambda c: -c.rank):
+            if service_class.rank <= call.request.flow.service_class.rank:
+                return None
+            for other in reversed(self._classes[service_class].values()):
+                if other.attempt == 0:
+                    return other
+        return None
+
+    def by_class(self) -> Mapping[ServiceClass, int]:
+        """Queued calls per class."""
+        return {service_class: len(calls) for service_class, calls in self._classes.items()}
+
+    def by_user(self, most: int) -> Mapping[str, int]:
+        """The `most` users with the longest queues, as `tenant/user`."""
+        longest = nlargest(most, self._users.items(), key=lambda item: item[1])
+        return {f"{tenant}/{user}": count for (tenant, user), count in longest}

@@ -1,0 +1,151 @@
+"""The register of everything alive: tickets, calls, their timers, and the orders of the event at hand.
+
+Tickets are admitted here and end here, each exactly once; what a ticket holds (its limit lease, its timer) is
+given back here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from headrace.core.dedup import FlightIndex
+from headrace.core.fleet import Pool
+from headrace.core.limits import Lease, Limiter
+from headrace.core.settings import Settings
+from headrace.core.ticket import Call, State, Ticket
+from headrace.core.timers import Timers
+from headrace.errors import Fault
+from headrace.model import (
+    AttemptRecord,
+    Bury,
+    CacheResult,
+    DeadLetter,
+    Decision,
+    Ending,
+    Join,
+    Request,
+    Settle,
+    Usage,
+)
+
+_UNBURIED = frozenset(
+    {
+        Ending.ANSWERED,
+        Ending.REJECTED,
+        Ending.CANCELLED,
+        Ending.RATE_LIMITED,
+        Ending.MODEL_NOT_FOUND,
+        Ending.DRAINING,
+    }
+)
+"""Endings that leave no dead letter: the caller has an answer, is gone, or was told at the door that it is his own limit."""
+
+
+class Book:
+    """Tickets and calls that are alive; the only place where a ticket begins and ends."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.tickets: dict[str, Ticket] = {}
+        self.calls: dict[str, Call] = {}
+        self.flights = FlightIndex()
+        self.limiter = Limiter()
+        self.timers: Timers[Ticket | Call | Pool] = Timers()
+        self.totals: Counter[str] = Counter()
+        self.out: list[Decision] = []
+        """Orders of the event at hand."""
+        self._numbered = 0
+
+    def new_call(self, request: Request, pool: Pool, now: float) -> Call:
+        """A call that is not yet in the book; `open` enters it."""
+        self._numbered += 1
+        return Call(f"call-{self._numbered}", request, pool, now)
+
+    def open(self, call: Call) -> None:
+        """Enter a call: others may join it from now on."""
+        self.calls[call.id] = call
+        self.flights.add(call)
+
+    def close(self, call: Call) -> None:
+        """The call is over; its tickets are settled by the caller of this."""
+        call.move(State.DONE)
+        self.flights.drop(call)
+        self.timers.cancel(call.retry)
+        del self.calls[call.id]
+
+    def admit(self, request: Request, call: Call, lease: Lease | None, cache: CacheResult, now: float) -> Ticket:
+        """Begin a ticket: the request has passed the door."""
+        ticket = Ticket(request, call, now, lease)
+        ticket.cache = cache
+        self.totals["accepted"] += 1
+        self.tickets[request.id] = ticket
+        call.members[request.id] = ticket
+        self.out.append(Join(request.id, call.id, cache))
+        self.schedule_expiry(ticket, now)
+        return ticket
+
+    def schedule_expiry(self, ticket: Ticket, now: float) -> None:
+        """From `now` the ticket may wait for its class's time, but not past its deadline."""
+        request = ticket.request
+        wait = request.queue_timeout
+        if wait is None:
+            wait = self._settings.queue.timeouts[request.flow.service_class]
+        when = now + wait if request.deadline is None else min(now + wait, request.deadline)
+        self.timers.cancel(ticket.timer)
+        ticket.timer = self.timers.at(when, ticket)
+
+    def settle(
+        self,
+        ticket: Ticket,
+        ending: Ending,
+        fault: Fault | None,
+        now: float,
+        usage: Usage | None = None,
+        instance: str = "",
+    ) -> None:
+        """End a ticket."""
+        call, request = ticket.call, ticket.request
+        del self.tickets[request.id]
+        self.timers.cancel(ticket.timer)
+        if ticket.lease is not None:
+            spent = usage.prompt + usage.completion if usage is not None else 0
+            self.limiter.settle(ticket.lease, spent, now)
+        self.totals[_tally(ending)] += 1
+        attempts = len(call.records) + (1 if instance else 0)
+        self.out.append(Settle(request.id, call.id, ending, fault, ticket.cache, usage, instance, attempts))
+        self._bury(request, ending, fault, ticket.arrived, now, tuple(call.records))
+
+    def refuse(self, request: Request, ending: Ending, fault: Fault, now: float, lease: Lease | None = None) -> None:
+        """Turn a request away at the door: it was never accepted."""
+        if lease is not None:
+            self.limiter.refund(lease, now)
+        self.totals["refused"] += 1
+        self.out.append(Settle(request.id, "", ending, fault))
+        self._bury(request, ending, fault, now, now, ())
+
+    def _bury(
+        self,
+        request: Request,
+        ending: Ending,
+        fault: Fault | None,
+        arrived: float,
+        now: float,
+        attempts: tuple[AttemptRecord, ...],
+    ) -> None:
+        if ending in _UNBURIED:
+            return
+        reason = f"{ending.value}:inference" if ending is Ending.BACKPRESSURE else ending.value
+        detail = attempts[-1].detail if attempts else ""
+        if not detail and fault is not None:
+            detail = fault.message
+        letter = DeadLetter(
+            request=request, ending=ending, reason=reason, detail=detail, arrived=arrived, died=now, attempts=attempts
+        )
+        self.out.append(Bury(letter))
+
+
+def _tally(ending: Ending) -> str:
+    """The side of the balance accepted = answered + failed + cancelled that an accepted ticket ends on."""
+    if ending is Ending.CANCELLED:
+        return "cancelled"
+    return "answered" if ending is Ending.ANSWERED else "failed"

@@ -1,0 +1,157 @@
+"""From the queue to the engines: the pump, and the places that attempts hold.
+
+A place at an instance is taken in `_dispatch` and given back in `release`, whatever way the attempt ended.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from headrace.core.accounts import Accounts
+from headrace.core.backlog import Backlog
+from headrace.core.book import Book
+from headrace.core.fairness import Pick
+from headrace.core.fleet import Fleet, InstanceState, Pool, match
+from headrace.core.recovery import RetryBudget
+from headrace.core.routing import Router, weigh
+from headrace.core.settings import Settings
+from headrace.core.ticket import Call, State
+from headrace.core.timers import Timer
+from headrace.model import AnswerForm, AttemptRecord, Cause, Dispatch, Outcome
+
+
+class Dispatcher:
+    """Queued calls, and what running ones hold."""
+
+    def __init__(
+        self, settings: Settings, book: Book, fleet: Fleet, accounts: Accounts, router: Router, budget: RetryBudget
+    ) -> None:
+        self._settings = settings
+        self._book = book
+        self._fleet = fleet
+        self._accounts = accounts
+        self._router = router
+        self._budget = budget
+        self.backlog = Backlog(settings.queue)
+        self._dirty: dict[Pool, None] = {}
+        """Pools in which something may have become possible since the last pump."""
+        self._watches: dict[Pool, tuple[float, Timer]] = {}
+
+    # ------------------------------------------------------------------ in and out of the queue
+
+    def enqueue(self, call: Call, now: float, head: bool = False) -> None:
+        """Queue a call; at the head of its leaf when it comes back for another attempt."""
+        call.move(State.QUEUED)
+        call.entered = now
+        if call.attempt == 0:
+            call.expected = self._accounts.expect(call.request)
+        self._push(call, (float("-inf"), 0.0) if head else self._accounts.order(call, now))
+
+    def unqueue(self, call: Call) -> None:
+        """Take a call out of turn; one that is not queued is fine."""
+        if call.entry is not None:
+            call.pool.tree.remove(call.entry)
+            call.entry = None
+            self.backlog.remove(call)
+            self._dirty[call.pool] = None
+
+    def replace(self, call: Call, pool: Pool | None = None) -> None:
+        """Move a queued call to where its present leader's flow stands, or to another pool; its order is kept."""
+        entry = call.entry
+        if entry is not None:
+            self.unqueue(call)
+            call.pool = pool or call.pool
+            self._push(call, entry.order[:2])
+
+    def touch(self, state: InstanceState) -> None:
+        """An instance may take more than before."""
+        for pool in self._fleet.pools_of(state):
+            if len(pool.tree):
+                self._dirty[pool] = None
+
+    def touch_all(self) -> None:
+        """Any instance may take more than before."""
+        self._dirty.update(dict.fromkeys(self._fleet.pools()))
+
+    def woke(self, pool: Pool) -> None:
+        """The time a pool was waiting for has come."""
+        self._watches.pop(pool, None)
+        self._dirty[pool] = None
+
+    # ------------------------------------------------------------------ the pump
+
+    def pump(self, now: float) -> None:
+        """Dispatch while anything fits; pools that were served longest ago go first."""
+        if not self._dirty:
+            return
+        pools = list(self._dirty)
+        self._dirty.clear()
+        if len(pools) > 1:
+            pools.sort(key=lambda pool: pool.last_dispatch or 0.0)
+        for pool in pools:
+            fits = partial(self._router.choose, pool=pool, now=now)
+            while len(pool.tree) and pool.has_room(now):
+                pick = pool.tree.pick(fits)
+                if pick is None:
+                    break
+                self._dispatch(pick, now)
+            self._watch(pool, now)
+
+    def _dispatch(self, pick: Pick[Call, InstanceState], now: float) -> None:
+        call, state, request = pick.entry.item, pick.place, pick.entry.item.request
+        call.move(State.RUNNING)
+        self.backlog.remove(call)
+        call.entry = None
+        call.waited += now - call.entered
+        if call.charge is None:
+            call.charge = call.pool.tree.grant(pick.entry, self._accounts.price(call))
+            self._budget.pay_in()
+        else:
+            call.pool.tree.grant(pick.entry, None)
+        call.leaf = pick.entry.leaf
+        call.attempt += 1
+        call.first = None
+        call.tried.add(state.instance.id)
+        load = weigh(request.prompt_tokens, call.expected)
+        call.place = state.acquire(request, load, request.form is AnswerForm.STREAM, now)
+        self._router.picked(state)
+        call.pool.dispatched(now)
+        self._book.totals["model_calls"] += 1
+        name = match(state.instance, request.model) or request.model
+        self._book.out.append(Dispatch(call.id, call.attempt, state.instance, name, request, call.waited))
+
+    def release(self, call: Call, outcome: Outcome, now: float) -> str:
+        """Give back what the running attempt holds and let its instance be judged. Returns the instance's id."""
+        place, leaf = call.place, call.leaf
+        if place is None or leaf is None:
+            raise RuntimeError("a running call holds a place")
+        call.place = call.leaf = None
+        state, name = place.state, place.state.instance.id
+        state.release(place, outcome, self._settings.recovery, now)
+        call.pool.tree.end(leaf)
+        if outcome.cause is not Cause.OK:
+            record = AttemptRecord(call.attempt, name, place.since, now, outcome.cause, outcome.status, outcome.detail)
+            call.records.append(record)
+        self.touch(state)
+        self._dirty[call.pool] = None
+        return name
+
+    def _push(self, call: Call, order: tuple[float, float]) -> None:
+        call.entry = call.pool.tree.push(call, self._accounts.path(call.flow), order)
+        self.backlog.add(call)
+        self._dirty[call.pool] = None
+
+    def _watch(self, pool: Pool, now: float) -> None:
+        """Wake when an instance comes back or its window opens by itself, as long as something waits for it."""
+        when: float | None = None
+        if len(pool.tree):
+            times = [at for state in pool.members if (at := state.opens_at(now)) is not None and at > now]
+            when = min(times) if times else None
+        watch = self._watches.get(pool)
+        if watch is not None:
+            if watch[0] == when:
+                return
+            self._book.timers.cancel(watch[1])
+            del self._watches[pool]
+        if when is not None:
+            self._watches[pool] = (when, self._book.timers.at(when, pool))

@@ -1,0 +1,141 @@
+"""The door: what happens to a request before it is queued, in this order.
+
+draining? -> known model? -> deadline? -> limits (checked and taken in one step) -> single-flight -> cache -> can
+anything serve it soon? -> room in the queue? What is refused here was never accepted and holds nothing.
+"""
+
+from __future__ import annotations
+
+from headrace import errors
+from headrace.core.accounts import Accounts
+from headrace.core.book import Book
+from headrace.core.dispatching import Dispatcher
+from headrace.core.endings import Endings
+from headrace.core.fleet import Fleet
+from headrace.core.limits import Denied, Lease, LimitRule
+from headrace.core.recovery import Blocked, blocked
+from headrace.core.settings import Settings
+from headrace.core.ticket import Call, State
+from headrace.model import CacheResult, Ending, LookUp, Request
+
+_MAX_MEMBERS = 4096
+"""Tickets that may share one call; a further one makes a call of its own."""
+
+
+class Door:
+    """Admits, joins or refuses."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        book: Book,
+        fleet: Fleet,
+        dispatcher: Dispatcher,
+        accounts: Accounts,
+        endings: Endings,
+    ) -> None:
+        self._settings = settings
+        self._book = book
+        self._fleet = fleet
+        self._dispatcher = dispatcher
+        self._accounts = accounts
+        self._endings = endings
+        self._looking: set[str] = set()
+        """Calls whose look-up has not been answered yet, whether or not they are still alive."""
+        self.draining = False
+
+    def arrive(self, request: Request, now: float) -> None:
+        """Take a new request; its id must be new among the living.
+
+        Raises:
+            ValueError: a ticket of that id is alive.
+        """
+        book = self._book
+        if request.id in book.tickets:
+            raise ValueError(f"request id {request.id!r} is in use")
+        pool = self._fleet.pool(request.model)
+        if self.draining:
+            book.refuse(request, Ending.DRAINING, errors.draining(), now)
+            return
+        if pool is None:
+            book.refuse(request, Ending.MODEL_NOT_FOUND, errors.model_not_found(request.model), now)
+            return
+        if request.deadline is not None and request.deadline <= now:
+            book.refuse(request, Ending.DEADLINE_EXPIRED, errors.deadline_exceeded(), now)
+            return
+        lease = self._limit(request, now)
+        if isinstance(lease, Denied):
+            book.refuse(request, Ending.RATE_LIMITED, errors.rate_limited(lease.message, lease.retry_after), now)
+            return
+        call = book.flights.find(request.fingerprint)
+        if call is not None and len(call.members) < _MAX_MEMBERS:
+            self._join(request, call, lease, now)
+            return
+        call = book.new_call(request, pool, now)
+        looks = request.look_up and request.fingerprint is not None and len(self._looking) < self._settings.queue.size
+        refusal = None if looks else self._barred(call, now)
+        if refusal is not None:
+            book.refuse(request, *refusal, now, lease)
+            return
+        book.open(call)
+        book.admit(request, call, lease, CacheResult.MISS, now)
+        if looks and request.fingerprint is not None:
+            call.move(State.LOOKING)
+            self._looking.add(call.id)
+            book.out.append(LookUp(call.id, request.fingerprint))
+        else:
+            self._dispatcher.enqueue(call, now)
+
+    def looked(self, call_id: str, hit: bool, now: float) -> None:
+        """The cache answered."""
+        self._looking.discard(call_id)
+        call = self._book.calls.get(call_id)
+        if call is None or call.state is not State.LOOKING:
+            return
+        if hit:
+            self._book.totals["hits"] += len(call.members)
+            self._book.close(call)
+            for ticket in list(call.members.values()):
+                ticket.cache = CacheResult.HIT
+                self._book.settle(ticket, Ending.ANSWERED, None, now)
+            return
+        refusal = self._barred(call, now)
+        if refusal is not None:
+            self._endings.leave_all(call, *refusal, now)
+        else:
+            self._dispatcher.enqueue(call, now)
+
+    def _join(self, request: Request, call: Call, lease: Lease | None, now: float) -> None:
+        before = call.flow
+        self._book.admit(request, call, lease, CacheResult.JOINED, now)
+        self._book.totals["joined"] += 1
+        if call.flow != before:
+            self._dispatcher.replace(call)
+
+    def _limit(self, request: Request, now: float) -> Lease | Denied | None:
+        limits, flow = self._settings.limits, request.flow
+        keys: list[tuple[str, LimitRule]] = []
+        if limits.per_user is not None:
+            keys.append((f"user:{flow.tenant}/{flow.user}", limits.per_user))
+        if limits.per_tenant is not None:
+            keys.append((f"tenant:{flow.tenant}", limits.per_tenant))
+        if not keys:
+            return None
+        return self._book.limiter.take(keys, request.prompt_tokens + self._accounts.expect(request), now)
+
+    def _barred(self, call: Call, now: float) -> Blocked | None:
+        """Why `call` cannot even queue; where it helps, the newest call of a lower class makes room for it."""
+        obstacle = blocked(call.pool, self._settings.recovery.longest_wait, now)
+        if obstacle is not None:
+            return obstacle
+        backlog = self._dispatcher.backlog
+        if backlog.user_full(call):
+            most = self._settings.queue.per_user
+            return Blocked(Ending.BACKPRESSURE, errors.user_queue_full(most, call.pool.drains_in(most)))
+        if backlog.full:
+            full = Blocked(Ending.BACKPRESSURE, errors.queue_full(call.pool.drains_in(len(call.pool.tree))))
+            victim = backlog.displaceable(call)
+            if victim is None:
+                return full
+            self._endings.leave_all(victim, *full, now)
+        return None

@@ -1,0 +1,107 @@
+"""How calls and tickets end: a finished attempt, a caller who leaves, a time that is over."""
+
+from __future__ import annotations
+
+from headrace.core.accounts import Accounts
+from headrace.core.book import Book
+from headrace.core.dispatching import Dispatcher
+from headrace.core.recovery import GiveUp, Recovery, blocked
+from headrace.core.settings import Settings
+from headrace.core.ticket import Call, State, Ticket
+from headrace.errors import Fault
+from headrace.model import Abort, Cause, Ending, Outcome, Remember, Usage
+
+
+class Endings:
+    """Ends attempts, calls and tickets."""
+
+    def __init__(
+        self, settings: Settings, book: Book, dispatcher: Dispatcher, accounts: Accounts, recovery: Recovery
+    ) -> None:
+        self._settings = settings
+        self._book = book
+        self._dispatcher = dispatcher
+        self._accounts = accounts
+        self._recovery = recovery
+
+    def finish(self, call: Call, outcome: Outcome, now: float) -> None:
+        """The running attempt of `call` ended."""
+        instance = self._dispatcher.release(call, outcome, now)
+        if outcome.cause is Cause.OK:
+            self._succeed(call, outcome, instance, now)
+            return
+        call.failures += 1
+        verdict = self._recovery.decide(call, outcome, call.pool, now)
+        if isinstance(verdict, GiveUp):
+            self._give_up(call, verdict, outcome, now)
+            return
+        self._book.totals["retries"] += 1
+        call.produced = 0
+        for ticket in call.members.values():
+            self._book.schedule_expiry(ticket, now)
+        if verdict.delay > 0:
+            call.move(State.WAITING)
+            call.retry = self._book.timers.at(now + verdict.delay, call)
+        else:
+            self._dispatcher.enqueue(call, now, head=True)
+
+    def leave(self, ticket: Ticket, ending: Ending, fault: Fault | None, now: float) -> None:
+        """Take one ticket out of its call: its caller left, its time is over, or it made room.
+
+        With others in the call nothing happens at the engine: the next one leads.
+        """
+        call = ticket.call
+        if len(call.members) > 1:
+            before = call.flow
+            del call.members[ticket.request.id]
+            self._book.settle(ticket, ending, fault, now)
+            if call.flow != before:
+                self._dispatcher.replace(call)
+                self._accounts.hand_over(call)
+            return
+        if call.state is State.RUNNING and call.place is not None:
+            self._book.out.append(Abort(call.id, call.attempt))
+            place = call.place
+            self._dispatcher.release(call, Outcome(Cause.ABORTED, detail=ending.value), now)
+            self._accounts.abandon(call, place.since, now, place.state.gate.prefill_seconds)
+        else:
+            self._dispatcher.unqueue(call)
+            self._accounts.drop(call, None)
+        self._book.close(call)
+        self._book.settle(ticket, ending, fault, now)
+
+    def leave_all(self, call: Call, ending: Ending, fault: Fault, now: float) -> None:
+        """End a call with all its tickets."""
+        for ticket in list(call.members.values()):
+            self.leave(ticket, ending, fault, now)
+
+    def _succeed(self, call: Call, outcome: Outcome, instance: str, now: float) -> None:
+        usage = outcome.usage or Usage(call.request.prompt_tokens, call.produced, estimated=True)
+        self._accounts.settle(call, usage)
+        if call.request.remember and call.joinable and outcome.cacheable and call.request.fingerprint is not None:
+            self._book.out.append(Remember(call.id, call.request.fingerprint))
+        self._book.close(call)
+        for ticket in list(call.members.values()):
+            self._book.settle(ticket, Ending.ANSWERED, None, now, usage, instance)
+
+    def _give_up(self, call: Call, verdict: GiveUp, outcome: Outcome, now: float) -> None:
+        """The call failed for good. Its leader is told; one follower may try once more, then all are told."""
+        self._accounts.drop(call, outcome.usage)
+        if self._may_take_over(call, verdict, outcome, now):
+            leader = call.leader
+            self._book.settle(leader, verdict.ending, verdict.fault, now)
+            del call.members[leader.request.id]
+            call.taken_over = True
+            call.failures = 0
+            call.produced = 0
+            call.tried.clear()
+            self._dispatcher.enqueue(call, now, head=True)
+            return
+        self._book.close(call)
+        for ticket in list(call.members.values()):
+            self._book.settle(ticket, verdict.ending, verdict.fault, now)
+
+    def _may_take_over(self, call: Call, verdict: GiveUp, outcome: Outcome, now: float) -> bool:
+        if len(call.members) < 2 or call.taken_over or outcome.committed or verdict.ending is Ending.REJECTED:
+            return False
+        return blocked(call.pool, self._settings.recovery.longest_wait, now) is None

@@ -1,0 +1,168 @@
+"""After a failed attempt: try again, or give up, and what to say then.
+
+An attempt is repeated when nothing of its answer reached the caller, attempts are left, the cause is of the kind
+that another try can mend, and the retry budget has room. The budget (tower's and Finagle's rule) ties retries to
+traffic: each first attempt pays in a fraction, each retry takes one out, so that retries cannot multiply an
+outage. Another instance is tried at once; only when none is left does the call wait, for the soonest one to come
+back and for a back-off with jitter that doubles.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace import errors
+from headrace.core.fleet import Pool
+from headrace.core.settings import RecoverySettings
+from headrace.core.ticket import Call
+from headrace.errors import Fault
+from headrace.model import Cause, Ending, Outcome
+
+if TYPE_CHECKING:
+    from random import Random
+
+_REFILL_SECONDS = 60.0
+
+
+class RetryBudget:
+    """Retries that may still be made; never more than `cap`."""
+
+    def __init__(self, ratio: float, reserve: float, cap: float = 100.0) -> None:
+        self._ratio = ratio
+        self._reserve = reserve
+        self._cap = max(cap, reserve)
+        self._left = reserve
+        self._at = 0.0
+
+    def pay_in(self) -> None:
+        """A first attempt was made."""
+        self._left = min(self._cap, self._left + self._ratio)
+
+    def take(self, now: float) -> bool:
+        """Take one retry out; False when there is none. A quiet time refills up to the reserve."""
+        if self._left < self._reserve:
+            quiet = max(0.0, now - self._at)
+            self._left = min(self._reserve, self._left + quiet * self._reserve / _REFILL_SECONDS)
+        self._at = now
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+
+class Retry(NamedTuple):
+    """Try again after `delay` seconds; 0: at once, at another instance."""
+
+    delay: float
+
+
+class GiveUp(NamedTuple):
+    """No further attempt; tell this."""
+
+    ending: Ending
+    fault: Fault
+
+
+class Recovery:
+    """Decides after each failed attempt."""
+
+    def __init__(self, settings: RecoverySettings, random: Random) -> None:
+        self._settings = settings
+        self._random = random
+        self.budget = RetryBudget(settings.budget_ratio, settings.budget_reserve)
+
+    def decide(self, call: Call, outcome: Outcome, pool: Pool, now: float) -> Retry | GiveUp:
+        """What to do after `outcome` ended an attempt of `call`, which is already counted in `call.failures`."""
+        cause = outcome.cause
+        most = call.request.max_attempts or self._settings.max_attempts
+        if call.taken_over:
+            most = 1
+        if outcome.committed or not self._mendable(cause) or call.failures >= most:
+            return _give_up(outcome, pool, now)
+        other = any(not state.shut(now) and state.instance.id not in call.tried for state in pool.members)
+        if other:
+            delay = 0.0
+        elif cause is Cause.UPSTREAM_AUTH:
+            return _give_up(outcome, pool, now)
+        else:
+            soonest = returns_in(pool, now)
+            if soonest is None or soonest > self._settings.longest_wait:
+                return _give_up(outcome, pool, now)
+            delay = soonest + self._backoff(call.failures)
+        deadline = call.leader.request.deadline
+        if deadline is not None and now + delay >= deadline:
+            return _give_up(outcome, pool, now)
+        if not self.budget.take(now):
+            return _give_up(outcome, pool, now)
+        return Retry(delay)
+
+    def _mendable(self, cause: Cause) -> bool:
+        settings = self._settings
+        match cause:
+            case Cause.CONNECT:
+                return settings.on_connect
+            case Cause.TIMEOUT:
+                return settings.on_timeout
+            case Cause.SERVER_ERROR | Cause.BROKEN_STREAM | Cause.PROTOCOL:
+                return settings.on_server_error
+            case Cause.RATE_LIMITED | Cause.UPSTREAM_AUTH:
+                return True
+            case Cause.OK | Cause.REJECTED | Cause.ABORTED:
+                return False
+
+    def _backoff(self, failures: int) -> float:
+        longest = min(self._settings.backoff_cap, self._settings.backoff * 2.0 ** (failures - 1))
+        return longest * (0.5 + 0.5 * self._random.random())
+
+
+def returns_in(pool: Pool, now: float) -> float | None:
+    """Seconds until some instance of the pool may be tried; None when only an event can bring one back."""
+    waits = [wait for state in pool.members if (wait := state.returns_in(now)) is not None]
+    return min(waits) if waits else None
+
+
+def _give_up(outcome: Outcome, pool: Pool, now: float) -> GiveUp:
+    cause = outcome.cause
+    if cause is Cause.REJECTED:
+        return GiveUp(Ending.REJECTED, outcome.fault or errors.invalid_request("The engine refused the request."))
+    if outcome.committed:
+        return GiveUp(Ending.STREAM_BROKEN, outcome.fault or errors.stream_incomplete())
+    match cause:
+        case Cause.RATE_LIMITED:
+            wait = returns_in(pool, now) or outcome.retry_after or 1.0
+            return GiveUp(Ending.INFERENCE_FAILURE, errors.engines_limited(wait))
+        case Cause.TIMEOUT:
+            return GiveUp(Ending.INFERENCE_TIMEOUT, outcome.fault or errors.upstream_timeout())
+        case Cause.UPSTREAM_AUTH:
+            return GiveUp(Ending.INFERENCE_FAILURE, outcome.fault or errors.upstream_auth())
+        case Cause.BROKEN_STREAM:
+            return GiveUp(Ending.STREAM_BROKEN, outcome.fault or errors.upstream_error())
+        case _:
+            return GiveUp(Ending.INFERENCE_FAILURE, outcome.fault or errors.upstream_error())
+
+
+class Blocked(NamedTuple):
+    """Why a request need not even queue."""
+
+    ending: Ending
+    fault: Fault
+
+
+def blocked(pool: Pool, longest_wait: float, now: float) -> Blocked | None:
+    """Why no instance of the pool will take anything soon; None when waiting makes sense.
+
+    Down everywhere, every breaker open, or all cooling down for longer than a request waits: told at once, so that
+    clients wait where it costs nothing.
+    """
+    up = [state for state in pool.members if state.healthy and not state.draining]
+    if not up:
+        return Blocked(Ending.NO_INSTANCE, errors.no_instance(10.0))
+    waits = [state.returns_in(now) or 0.0 for state in up]
+    soonest = min(waits)
+    if soonest <= 0.0:
+        return None
+    if all(state.breaker.opens_in(now) > 0.0 for state in up):
+        return Blocked(Ending.CIRCUIT_OPEN, errors.circuit_open(soonest))
+    if soonest <= longest_wait:
+        return None
+    return Blocked(Ending.RATE_LIMITED, errors.engines_limited(soonest))

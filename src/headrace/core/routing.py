@@ -1,0 +1,97 @@
+"""Which instance: filter, score, pick.
+
+Filter, in this order: draining, healthy, breaker, cooldown, gate; then tiers: while any local instance can still
+serve the request, now or after its gate opens, remote ones are not candidates. An instance that this call has
+tried already is a candidate only when no other is left. Then the strategy scores the candidates, least wins, and
+equals take turns (least recently picked first), so that an idle fleet is used evenly and no counter is shared
+between pools.
+
+Strategies:
+
+* fair_load: (un-started + own prompt tokens) x prefill seconds x (in flight + 1) / limit, LMetric (arXiv
+  2603.15202) made aware of capacity: both the wait for prefill and the crowding of decode count.
+* weighted: (load x w_load + weight) / (capacity x (1 + w_speed max(speed - 1, 0)) / (1 + w_rel (1 -
+  reliability))), speed relative to the mean of the candidates, weight = max(1, prompt) + 2 x expected output.
+* least_in_flight; round_robin; two_choices (the less loaded of two drawn, which does not herd).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headrace.core.fleet import InstanceState, Pool
+from headrace.core.settings import RoutingSettings, Strategy
+from headrace.core.ticket import Call
+from headrace.model import Tier
+
+if TYPE_CHECKING:
+    from random import Random
+
+
+def weigh(prompt_tokens: int, expected: int) -> float:
+    """How much work a request is, as a load on an instance."""
+    return max(1, prompt_tokens) + 2.0 * expected
+
+
+class Router:
+    """Chooses instances; remembers only whose turn it is among equals."""
+
+    def __init__(self, settings: RoutingSettings, random: Random) -> None:
+        self._settings = settings
+        self._random = random
+        self._picks = 0
+
+    def choose(self, call: Call, pool: Pool, now: float) -> InstanceState | None:
+        """The instance to send `call` to now; None when it has to wait."""
+        able = [state for state in pool.members if not state.shut(now)]
+        fresh = [state for state in able if state.instance.id not in call.tried]
+        candidates = _tier(fresh or able)
+        tokens = call.request.prompt_tokens
+        best: InstanceState | None = None
+        best_key = (0.0, 0)
+        open_now = [state for state in candidates if not state.gate.shut(tokens, now)]
+        if len(open_now) > 1:
+            if self._settings.strategy is Strategy.TWO_CHOICES and len(open_now) > 2:
+                open_now = self._random.sample(open_now, 2)
+            speed = _mean_speed(open_now)
+            for state in open_now:
+                key = (self._score(state, call, speed), state.last_pick)
+                if best is None or key < best_key:
+                    best, best_key = state, key
+        elif open_now:
+            best = open_now[0]
+        return best
+
+    def picked(self, state: InstanceState) -> None:
+        """Note that `state` was really used: its equals go before it next time."""
+        self._picks += 1
+        state.last_pick = self._picks
+
+    def _score(self, state: InstanceState, call: Call, mean_speed: float) -> float:
+        gate, settings = state.gate, self._settings
+        match settings.strategy:
+            case Strategy.FAIR_LOAD:
+                prefill = (gate.unstarted + call.request.prompt_tokens) * gate.prefill_seconds
+                return prefill * (gate.in_flight + 1) / (gate.limit * state.instance.capacity)
+            case Strategy.WEIGHTED:
+                speed = state.speed / mean_speed if state.speed and mean_speed else 1.0
+                strength = state.instance.capacity * (1.0 + settings.speed * max(speed - 1.0, 0.0))
+                strength /= 1.0 + settings.reliability * (1.0 - state.reliability)
+                return (state.load * settings.load + weigh(call.request.prompt_tokens, call.expected)) / strength
+            case Strategy.LEAST_IN_FLIGHT:
+                return float(gate.in_flight)
+            case Strategy.TWO_CHOICES:
+                return gate.in_flight / (gate.limit * state.instance.capacity)
+            case Strategy.ROUND_ROBIN:
+                return 0.0
+
+
+def _tier(states: Sequence[InstanceState]) -> Sequence[InstanceState]:
+    local = [state for state in states if state.instance.tier is Tier.LOCAL]
+    return local or states
+
+
+def _mean_speed(states: Sequence[InstanceState]) -> float:
+    known = [state.speed for state in states if state.speed]
+    return sum(known) / len(known) if known else 0.0

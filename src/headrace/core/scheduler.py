@@ -1,0 +1,229 @@
+"""The scheduler: facts in, orders out.
+
+`Scheduler.handle(event, now)` is the only writer of tickets and calls. It never waits, reads no clock, does no IO
+and draws chance only from the `Random` it was given, so a journal of (event, now) replays to identical decisions.
+
+The way of a request: the door (limits, single-flight, cache, bounds) -> the fair queue -> the pump: while the flow
+whose turn it is has a head that fits an open instance, dispatch it. An attempt's end releases everything it held,
+is judged by its instance, and settles the tickets of the call, or sends the call back to the head of its leaf for
+another try.
+
+Kept at all times: each ticket is settled exactly once; what was acquired is released exactly once; nothing is
+dispatched after its deadline; accepted = answered + failed + cancelled + still here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, assert_never
+
+from headrace import errors
+from headrace.core.accounts import Accounts
+from headrace.core.book import Book
+from headrace.core.dispatching import Dispatcher
+from headrace.core.door import Door
+from headrace.core.endings import Endings
+from headrace.core.fleet import Fleet, PlantTree, Pool
+from headrace.core.recovery import Recovery
+from headrace.core.routing import Router
+from headrace.core.settings import Settings
+from headrace.core.ticket import Call, State, Ticket
+from headrace.model import (
+    Arrived,
+    Cancelled,
+    Decision,
+    Draining,
+    Ending,
+    Event,
+    Finished,
+    Instance,
+    Looked,
+    Probed,
+    Progressed,
+    Reconfigured,
+    Sealed,
+    Snapshot,
+    Started,
+    WakeAt,
+    Woke,
+)
+
+if TYPE_CHECKING:
+    from random import Random
+
+_TOP_USERS = 50
+
+
+class Scheduler:
+    """Decides about every request.
+
+    Args:
+        settings: the numbers to work with.
+        instances: the engines at the start; `Reconfigured` changes them.
+        random: the only source of chance (back-off jitter, two choices).
+    """
+
+    def __init__(self, settings: Settings, instances: Iterable[Instance], random: Random) -> None:
+        self._settings = settings
+        self._fleet = Fleet(settings, PlantTree(settings.fairness))
+        self._fleet.configure(instances)
+        self._book = Book(settings)
+        self._accounts = Accounts(settings.fairness)
+        recovery = Recovery(settings.recovery, random)
+        router = Router(settings.routing, random)
+        self._dispatcher = Dispatcher(settings, self._book, self._fleet, self._accounts, router, recovery.budget)
+        self._endings = Endings(settings, self._book, self._dispatcher, self._accounts, recovery)
+        self._door = Door(settings, self._book, self._fleet, self._dispatcher, self._accounts, self._endings)
+        self._announced: float | None = None
+        self._drain_until: float | None = None
+
+    # ------------------------------------------------------------------ the two ways in
+
+    def handle(self, event: Event, now: float) -> list[Decision]:
+        """Take one fact and return the orders that follow from it, in the order they are to be carried out.
+
+        Facts about calls and tickets that are over, or about a stale attempt, change nothing.
+
+        Args:
+            event: what happened.
+            now: monotonic seconds, never less than in the call before.
+        """
+        out = self._book.out = []
+        self._take(event, now)
+        self._expire(now)
+        self._dispatcher.pump(now)
+        self._announce()
+        return out
+
+    def snapshot(self, now: float) -> Snapshot:
+        """What is held at `now`; O(calls + instances)."""
+        book = self._book
+        counts = Counter(call.state for call in book.calls.values())
+        return Snapshot(
+            now=now,
+            draining=self._drain_until is not None,
+            queued=len(self._dispatcher.backlog),
+            queue_size=self._settings.queue.size,
+            running=counts[State.RUNNING],
+            waiting_retry=counts[State.WAITING],
+            looking=counts[State.LOOKING],
+            following=len(book.tickets) - len(book.calls),
+            queued_by_class=self._dispatcher.backlog.by_class(),
+            queued_by_user=self._dispatcher.backlog.by_user(_TOP_USERS),
+            instances=tuple(state.view(now) for state in self._fleet.states.values()),
+            totals=dict(book.totals),
+        )
+
+    def positions(self, tenant: str, user: str) -> list[tuple[str, int, float]]:
+        """The waiting requests of one user as (request id, position, seconds until it is expected to start)."""
+        found: list[tuple[str, int, float]] = []
+        for ticket in self._book.tickets.values():
+            flow, call = ticket.request.flow, ticket.call
+            if flow.tenant == tenant and flow.user == user and call.entry is not None:
+                position = call.pool.tree.position(call.entry)
+                found.append((ticket.request.id, position, call.pool.drains_in(position)))
+        return found
+
+    # ------------------------------------------------------------------ facts
+
+    def _take(self, event: Event, now: float) -> None:
+        book = self._book
+        match event:
+            case Arrived(request):
+                self._door.arrive(request, now)
+            case Started() | Progressed():
+                self._progress(event, now)
+            case Finished(call_id, attempt, outcome):
+                call = book.calls.get(call_id)
+                if call is not None and call.state is State.RUNNING and call.attempt == attempt:
+                    self._endings.finish(call, outcome, now)
+            case Cancelled(ticket_id):
+                ticket = book.tickets.get(ticket_id)
+                if ticket is not None:
+                    self._endings.leave(ticket, Ending.CANCELLED, None, now)
+            case Looked(call_id, hit):
+                self._door.looked(call_id, hit, now)
+            case Sealed(call_id):
+                call = book.calls.get(call_id)
+                if call is not None:
+                    call.joinable = False
+                    book.flights.drop(call)
+            case Probed(instance):
+                state = self._fleet.states.get(instance)
+                if state is not None and state.probed(event):
+                    self._dispatcher.touch(state)
+            case Reconfigured(instances):
+                self._reconfigure(instances, now)
+            case Draining(until):
+                self._drain(until, now)
+            case Woke():
+                self._announced = None
+            case _:
+                assert_never(event)
+
+    def _progress(self, event: Started | Progressed, now: float) -> None:
+        call = self._book.calls.get(event.call)
+        if call is None or call.state is not State.RUNNING or call.attempt != event.attempt or call.place is None:
+            return
+        if isinstance(event, Progressed):
+            call.produced += event.tokens
+            self._accounts.progress(call)
+        elif call.first is None:
+            call.first = now
+            state = call.place.state
+            state.started(call.place, now)
+            self._dispatcher.touch(state)
+
+    # ------------------------------------------------------------------ time and change
+
+    def _expire(self, now: float) -> None:
+        while (subject := self._book.timers.due(now)) is not None:
+            match subject:
+                case Ticket():
+                    self._ticket_due(subject, now)
+                case Call():
+                    self._dispatcher.enqueue(subject, now, head=True)
+                case Pool():
+                    self._dispatcher.woke(subject)
+        if self._drain_until is not None and now >= self._drain_until:
+            for ticket in list(self._book.tickets.values()):
+                self._endings.leave(ticket, Ending.SHUTTING_DOWN, errors.draining(), now)
+
+    def _ticket_due(self, ticket: Ticket, now: float) -> None:
+        deadline, call = ticket.request.deadline, ticket.call
+        if deadline is not None and now >= deadline:
+            self._endings.leave(ticket, Ending.DEADLINE_EXPIRED, errors.deadline_exceeded(), now)
+        elif call.state is not State.RUNNING:
+            fault = errors.queue_timeout(now - call.entered, call.pool.drains_in(len(call.pool.tree)))
+            self._endings.leave(ticket, Ending.QUEUE_TIMEOUT, fault, now)
+        elif deadline is not None:
+            ticket.timer = self._book.timers.at(deadline, ticket)
+
+    def _announce(self) -> None:
+        """Ask to be woken for the soonest pending time; a later wish is told when the announced one has passed."""
+        soonest = self._book.timers.next()
+        if self._drain_until is not None and self._book.tickets:
+            soonest = self._drain_until if soonest is None else min(soonest, self._drain_until)
+        if soonest is not None and (self._announced is None or soonest < self._announced):
+            self._announced = soonest
+            self._book.out.append(WakeAt(soonest))
+
+    def _drain(self, until: float, now: float) -> None:
+        self._drain_until = until
+        self._door.draining = True
+        for ticket in list(self._book.tickets.values()):
+            if ticket.call.state is not State.RUNNING:
+                self._endings.leave(ticket, Ending.SHUTTING_DOWN, errors.draining(), now)
+
+    def _reconfigure(self, instances: Iterable[Instance], now: float) -> None:
+        """Calls of pools that are no more move to the new pool of their model; running ones end where they are."""
+        gone = self._fleet.configure(instances)
+        if gone:
+            for call in [call for call in self._book.calls.values() if call.pool in gone]:
+                pool = self._fleet.pool(call.request.model)
+                if pool is not None:
+                    self._dispatcher.replace(call, pool)
+                elif call.state is not State.RUNNING:
+                    self._endings.leave_all(call, Ending.NO_INSTANCE, errors.no_instance(10.0), now)
+        self._dispatcher.touch_all()

@@ -1,0 +1,146 @@
+"""One request's life, and the model call it shares.
+
+A `Ticket` is one caller's request; it ends exactly once. A `Call` is one model call with 1..n tickets: the first
+is its leader, the others follow. A call of its own makes promotion free: when the leader leaves, the next ticket
+leads and nothing at the engine or in the queue moves.
+
+    call:    NEW -> LOOKING -> QUEUED -> RUNNING -> DONE
+                        |        ^          |
+                        |        +- WAITING <   (back-off before the next attempt)
+                        +-> DONE (answered from the cache)
+
+    ticket:  the call's state while it leads, FOLLOWING while it does not, DONE once settled
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from headrace.core.fairness import Charge, Entry, Node
+from headrace.core.limits import Lease
+from headrace.core.timers import Timer
+from headrace.model import AttemptRecord, CacheResult, Flow, Request, ServiceClass
+
+if TYPE_CHECKING:
+    from headrace.core.fleet import Place, Pool
+
+
+class State(StrEnum):
+    """Where a call stands."""
+
+    NEW = "new"
+    LOOKING = "looking"
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    DONE = "done"
+
+
+_MOVES: dict[State, frozenset[State]] = {
+    State.NEW: frozenset({State.LOOKING, State.QUEUED, State.DONE}),
+    State.LOOKING: frozenset({State.QUEUED, State.DONE}),
+    State.QUEUED: frozenset({State.RUNNING, State.DONE}),
+    State.RUNNING: frozenset({State.QUEUED, State.WAITING, State.DONE}),
+    State.WAITING: frozenset({State.QUEUED, State.DONE}),
+    State.DONE: frozenset(),
+}
+
+
+class IllegalMove(RuntimeError):
+    """A call was moved along an edge that does not exist: a bug of the scheduler."""
+
+
+class Ticket:
+    """One caller's request."""
+
+    __slots__ = ("arrived", "cache", "call", "lease", "request", "timer")
+
+    def __init__(self, request: Request, call: Call, arrived: float, lease: Lease | None) -> None:
+        self.request = request
+        self.call = call
+        self.arrived = arrived
+        self.lease = lease
+        self.cache = CacheResult.MISS
+        self.timer: Timer | None = None
+        """When waiting ends, then when the deadline passes."""
+
+
+class Call:
+    """One model call."""
+
+    __slots__ = (
+        "attempt",
+        "charge",
+        "counted",
+        "entered",
+        "entry",
+        "expected",
+        "failures",
+        "first",
+        "id",
+        "joinable",
+        "leaf",
+        "members",
+        "place",
+        "pool",
+        "produced",
+        "records",
+        "request",
+        "retry",
+        "state",
+        "taken_over",
+        "tried",
+        "waited",
+    )
+
+    def __init__(self, call_id: str, request: Request, pool: Pool, now: float) -> None:
+        self.id = call_id
+        self.request = request
+        """The leader's request; its payload is what goes to the engine."""
+        self.pool = pool
+        self.members: dict[str, Ticket] = {}
+        """By id, in the order they came; the first leads."""
+        self.state = State.NEW
+        self.entered = now
+        """When it entered the queue last."""
+        self.waited = 0.0
+        """Seconds spent in the queue so far."""
+        self.entry: Entry[Call] | None = None
+        self.leaf: Node[Call] | None = None
+        self.place: Place | None = None
+        self.charge: Charge[Call] | None = None
+        self.expected = 0
+        """Output tokens it was charged for in advance."""
+        self.produced = 0
+        self.first: float | None = None
+        self.counted: tuple[ServiceClass, str, str] | None = None
+        """The (class, tenant, user) it counts for while it is queued."""
+        self.attempt = 0
+        self.failures = 0
+        """Failed attempts of the present leader."""
+        self.tried: set[str] = set()
+        self.records: list[AttemptRecord] = []
+        self.retry: Timer | None = None
+        self.joinable = request.fingerprint is not None
+        self.taken_over = False
+
+    @property
+    def leader(self) -> Ticket:
+        """The ticket the call is made for; the others ride along."""
+        return next(iter(self.members.values()))
+
+    @property
+    def flow(self) -> Flow:
+        """Whose account it is on: the leader's, in the most urgent class of all its members."""
+        flow = self.leader.request.flow
+        if len(self.members) == 1:
+            return flow
+        urgent = min((ticket.request.flow.service_class for ticket in self.members.values()), key=lambda c: c.rank)
+        return flow if urgent is flow.service_class else flow._replace(service_class=urgent)
+
+    def move(self, to: State) -> None:
+        """Change state; raises `IllegalMove` and changes nothing where there is no such edge."""
+        if to not in _MOVES[self.state]:
+            raise IllegalMove(f"{self.state} -> {to}")
+        self.state = to
