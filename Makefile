@@ -6,7 +6,7 @@ ARGS   ?=
 TESTARGS ?=
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 # The stamps say which of three growing sets is installed; they are remade when the lists of packages change.
 CREATED := $(VENV)/.created
 RUNTIME := $(VENV)/.runtime

@@ -34,8 +34,10 @@ class ServerSection(Section):
         description="Listen on other than loopback although there are no keys: whoever reaches it may use it.",
     )
     body_limit_bytes: Count = Field(10 * 1024 * 1024, description="Largest request body; a larger one gets 413.")
-    bodies_limit_bytes: Count = Field(200 * 1024 * 1024, description="All request bodies being read at one time.")
+    bodies_limit_bytes: Count = Field(200 * 1024 * 1024, description="Bodies of all unanswered requests; more get 503.")
+    answer_limit_bytes: Count = Field(64 * 1024 * 1024, description="Largest answer to a request that wants no stream.")
     body_timeout_seconds: Seconds = Field(30.0, description="A body must have arrived within this time.")
+    stall_timeout_seconds: Seconds = Field(120.0, description="A caller that reads nothing this long is cut off.")
     drain_seconds: Seconds = Field(
         30.0, description="Time the running requests get to finish when headrace is stopped."
     )

@@ -1,0 +1,106 @@
+"""What `headrace serve` says when it starts: the engines, their models, the address, and a line to try."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from urllib.error import URLError
+from urllib.request import ProxyHandler, Request, build_opener
+
+from headrace.cli.options import Chosen
+from headrace.cli.tables import model_names
+from headrace.config import Config, InstanceSection, ModelEntry
+from headrace.model import Engine, Instance, Tier
+
+ASK_SECONDS = 2.0
+ASK_BYTES = 1024 * 1024
+SHOWN_MODELS = 6
+
+
+def ask_models(instance: Instance, key: str | None) -> tuple[str, ...]:
+    """The names an engine lists at `/v1/models` within two seconds; empty when it cannot say."""
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    request = Request(f"{instance.address}/v1/models", headers=headers)  # noqa: S310  # addresses are http(s)
+    try:
+        with build_opener(ProxyHandler({})).open(request, timeout=ASK_SECONDS) as response:
+            body: object = json.loads(response.read(ASK_BYTES))
+    except (URLError, OSError, ValueError):
+        return ()
+    data = body.get("data") if isinstance(body, dict) else None
+    names = [entry.get("id") for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
+    return tuple(name for name in names if isinstance(name, str) and 0 < len(name) <= 256)
+
+
+def listed_models(config: Config) -> dict[str, tuple[str, ...]]:
+    """By instance id, what each local engine that serves `*` says it has."""
+    secrets = config.secrets()
+    return {
+        instance.id: ask_models(instance, secrets.get(instance.id))
+        for instance in config.model_instances()
+        if instance.tier is Tier.LOCAL and instance.address and any(m.name == "*" for m in instance.models)
+    }
+
+
+def narrowed(chosen: Chosen, listed: Mapping[str, Sequence[str]], env: Mapping[str, str]) -> Chosen:
+    """Discovered engines serve the models they list instead of `*` when there are several of them.
+
+    With one engine `*` is right: it may get models later. With several, a model of one must not be asked of another.
+    """
+    if len(chosen.findings) < 2:
+        return chosen
+    sections: list[InstanceSection] = []
+    for section in chosen.config.instances:
+        names = tuple(dict.fromkeys(listed.get(section.id or "", ())))
+        models = tuple(ModelEntry(name=name) for name in names) or section.models
+        sections.append(section.model_copy(update={"models": models}))
+    config = chosen.config.model_copy(update={"instances": tuple(sections)}).with_keys(env)
+    return Chosen(config, chosen.findings, chosen.path)
+
+
+def greeting(chosen: Chosen, listed: Mapping[str, Sequence[str]], version: str) -> Iterator[str]:
+    """The lines to print, the port being the configured one."""
+    config = chosen.config
+    yield f"headrace {version}"
+    found = {finding.instance.id: finding.variable for finding in chosen.findings}
+    instances = config.model_instances()
+    for instance in instances:
+        origin = f", found by {found[instance.id]}" if instance.id in found else ""
+        where = instance.address or "built in"
+        yield f"  {instance.id}: {instance.engine.value}, {where}, models {_models(instance, listed)}{origin}"
+    if [instance.engine for instance in instances] == [Engine.ECHO] and chosen.path is None:
+        yield ("  It answers with the question. For a real engine set OPENAI_API_KEY, ANTHROPIC_API_KEY, OLLAMA_HOST,")
+        yield "  VLLM_URL or LLAMA_CPP_URL, or give a file with --config (examples/headrace.yaml has every key)."
+    for warning in config.warnings():
+        yield f"warning: {warning}"
+
+
+def invitation(url: str, model: str) -> Iterator[str]:
+    """The lines that say where to send a first request."""
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello"}]})
+    yield f"Listening on {url} (OpenAI API: {url}/v1). Ctrl-C lets the running requests finish. Try:"
+    yield f"  curl {url}/v1/chat/completions -H 'content-type: application/json' -d {shlex.quote(body)}"
+
+
+def sample_model(config: Config, listed: Mapping[str, Sequence[str]]) -> str:
+    """A model name for the line to try: one served by name, one an engine lists, or a place to fill in."""
+    for instance in config.model_instances():
+        for name in (*(m.name for m in instance.models), *listed.get(instance.id, ())):
+            if "*" not in name:
+                return name
+    return "MODEL"
+
+
+def base_url(host: str, port: int) -> str:
+    """The address a client on this machine uses."""
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{reachable}:{port}"
+
+
+def _models(instance: Instance, listed: Mapping[str, Sequence[str]]) -> str:
+    names = listed.get(instance.id, ())
+    if not names or any(m.name in names for m in instance.models):
+        return model_names(instance)
+    shown = ", ".join(names[:SHOWN_MODELS])
+    more = f" and {len(names) - SHOWN_MODELS} more" if len(names) > SHOWN_MODELS else ""
+    return f"* (now {shown}{more})"

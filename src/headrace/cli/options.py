@@ -1,0 +1,108 @@
+"""Options that several commands share, and how they become one configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli import Refused
+from headrace.config import (
+    Config,
+    Finding,
+    InstanceSection,
+    ModelEntry,
+    address_of,
+    discover_environment,
+    echo_instance,
+    is_loopback,
+    load,
+)
+from headrace.errors import ConfigError
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="YAML file; else HEADRACE_CONFIG, else none."),
+]
+Url = Annotated[str, typer.Option(help="Address of a running gateway.", envvar="HEADRACE_URL")]
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The configuration that is in force, and where its engines were found if no file named them."""
+
+    config: Config
+    findings: tuple[Finding, ...] = ()
+    path: Path | None = None
+
+
+def config_path(path: Path | None, env: Mapping[str, str]) -> Path | None:
+    """The file to read: the flag's, else the environment's, else none."""
+    if path is not None:
+        return path
+    named = env.get("HEADRACE_CONFIG", "")
+    return Path(named) if named else None
+
+
+def choose(
+    path: Path | None,
+    env: Mapping[str, str],
+    overrides: Mapping[str, object],
+    *,
+    engine: str | None = None,
+    model: str | None = None,
+) -> Chosen:
+    """The configuration from file, environment and flags; `engine` replaces all instances by one.
+
+    Raises ConfigError for what cannot be used and Refused for a listening address that would be open to everyone.
+    """
+    file = config_path(path, env)
+    config = load(file, env, overrides)
+    if engine is not None:
+        chosen = Chosen(config.model_copy(update={"instances": (one_engine(engine, model),)}), path=file)
+    elif model is not None:
+        raise Refused("--model names the model of --engine; models of configured instances are in the file")
+    elif config.instances:
+        chosen = Chosen(config, path=file)
+    else:
+        config, findings = discover_environment(env, config)
+        chosen = Chosen(config, findings, file)
+    refuse_open_doors(chosen.config)
+    return chosen
+
+
+def one_engine(engine: str, model: str | None) -> InstanceSection:
+    """The instance that `--engine` names: `echo`, a URL, or `KIND=URL` with KIND vllm, llamacpp, ollama or openai.
+
+    Raises ConfigError for an address or a kind that cannot be used.
+    """
+    if engine == "echo":
+        return echo_instance(model or "echo")
+    kind, equals, address = engine.partition("=")
+    if not equals or "://" in kind:
+        kind, address = "openai", engine
+    if kind not in ("openai", "vllm", "llamacpp", "ollama"):
+        raise ConfigError(f"--engine: '{kind}' is no kind of engine; there are openai, vllm, llamacpp, ollama and echo")
+    return InstanceSection.model_validate(
+        {
+            "id": kind,
+            "engine": kind,
+            "address": address_of(address, None, "--engine"),
+            "models": (ModelEntry(name=model or "*"),),
+        }
+    )
+
+
+def refuse_open_doors(config: Config) -> None:
+    """Raises Refused when others could reach a gateway that knows no keys, unless that is what was asked for."""
+    server = config.server
+    if not is_loopback(server.host) and not server.insecure:
+        raise Refused(
+            f"listening on {server.host} would let everyone who reaches this machine use your engines, since there are "
+            "no keys yet; listen on 127.0.0.1 behind something that checks who calls, or say --insecure"
+        )
