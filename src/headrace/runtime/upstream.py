@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
+from io import BytesIO
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,6 +26,7 @@ import structlog
 from aiohttp import hdrs
 from aiohttp.connector import Connection as PooledConnection
 from aiohttp.tracing import Trace
+from yarl import URL
 
 from headrace.runtime.failures import BREAKAGE, Failure, UpstreamFailed, translated, unanswered
 
@@ -37,6 +39,7 @@ READ_BUFFER = 64 * 1024
 HEADER_LINE = 16 * 1024
 HEADERS = 128
 KEEPALIVE = 15.0
+ONE_WRITE = 256 * 1024
 
 _log = structlog.get_logger(__name__)
 
@@ -177,8 +180,8 @@ class Upstream:
         try:
             response = await session.request(
                 request.method,
-                address.rstrip("/") + request.path,
-                data=request.body or None,
+                URL(address.rstrip("/") + request.path, encoded=True),
+                data=_payload(request.body),
                 headers=[(name, value) for name, value in request.headers if name.lower() not in _FRAMING],
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=None, connect=connect_timeout),
@@ -329,6 +332,11 @@ class _Exchange:
             self.finish(Failure.PROTOCOL, "internal error")
         except Exception:  # noqa: BLE001 - the same edge
             _log.exception("upstream_sink_failed_again")
+
+
+def _payload(body: bytes) -> bytes | BytesIO | None:
+    """Large bodies go out in steps, so that writing one does not hold up the loop."""
+    return BytesIO(body) if len(body) > ONE_WRITE else body or None
 
 
 async def _whole(response: aiohttp.ClientResponse, limit: int) -> bytes:
