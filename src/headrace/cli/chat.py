@@ -35,7 +35,7 @@ def chat(
     echo: Annotated[bool, typer.Option("--echo", help="Talk to the built-in echo engine, without a gateway.")] = False,
 ) -> None:
     """Talk to a model; the answer streams, and your place in the queue is shown while you wait."""
-    answer = _echo() if echo else _gateway(url, model, user or _login())
+    answer = _echo() if echo else gateway_answer(url, model, user or login())
     begin: list[Message] = [{"role": "system", "content": system}] if system else []
     if message is not None:
         asyncio.run(say(answer, [*begin, {"role": "user", "content": message}]))
@@ -91,7 +91,8 @@ async def say(answer: Answer, turns: list[Message]) -> str:
     return "".join(pieces)
 
 
-def _gateway(url: str, model: str | None, user: str) -> Answer:
+def gateway_answer(url: str, model: str | None, user: str) -> Answer:
+    """Answers by the gateway at `url`, whose first listed model is asked if none is named."""
     from headrace.cli.talk import Gateway
 
     gateway = Gateway(url, user, waiting=_notice)
@@ -136,7 +137,8 @@ def _clear_notice() -> None:
         sys.stderr.flush()
 
 
-def _login() -> str:
+def login() -> str:
+    """The name this terminal's user is known by."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):

@@ -15,8 +15,8 @@ from headrace.cli.options import ConfigFile, choose
 def serve(
     *,
     config: ConfigFile = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.  [default: 8080]")] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.  [default: 127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on, 8080 by default; 0 takes a free one.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on, 127.0.0.1 by default.")] = None,
     engine: Annotated[
         str | None, typer.Option(help="Only this engine: echo, a URL, or KIND=URL (vllm, llamacpp, ollama, openai).")
     ] = None,
