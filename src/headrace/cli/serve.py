@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli import Refused
 from headrace.cli.options import ConfigFile, choose
+from headrace.config import Config
+
+if TYPE_CHECKING:
+    from headrace.server.settings import ServerSettings
 
 
 def serve(
@@ -29,7 +34,7 @@ def serve(
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
     """Start the gateway. Without a file it uses the engines that the environment names, else the built-in echo."""
-    from headrace.cli.greeting import greeting, invitation, listed_models, narrowed, sample_model
+    from headrace.cli.greeting import greeting, listed_models, narrowed, sample_model
     from headrace.cli.logs import configure
     from headrace.cli.version import number
 
@@ -47,14 +52,49 @@ def serve(
     sample = sample_model(chosen.config, listed)
     print("\n".join(greeting(chosen, listed, number())), flush=True)
 
-    def ready(url: str) -> None:
-        print("\n".join(invitation(url, sample)), flush=True)
-        if talk:
-            threading.Thread(target=_converse, args=(url,), name="chat", daemon=True).start()
+    _run(chosen.config, sample, talk=talk)
 
-    from headrace.server import run
 
-    run(chosen.config, on_ready=ready)
+def _run(config: Config, sample: str, *, talk: bool) -> None:
+    """Listen, say so, and serve until told to stop."""
+    from prometheus_client import CollectorRegistry
+
+    from headrace.build import build
+    from headrace.cli.greeting import base_url, invitation
+    from headrace.server import listen, run
+    from headrace.server.ports import GatewayPort
+
+    server, registry = config.server, CollectorRegistry()
+    try:
+        listener = listen(server.host, server.port)
+    except OSError as error:
+        raise Refused(f"cannot listen on {server.host}:{server.port} ({error.strerror or error})") from error
+    url = base_url(server.host, listener.getsockname()[1])
+    print("\n".join(invitation(url, sample)), flush=True)
+    if talk:
+        threading.Thread(target=_converse, args=(url,), name="chat", daemon=True).start()
+
+    async def open_gateway() -> GatewayPort:
+        return build(config, registry=registry)
+
+    raise typer.Exit(run(open_gateway, server_settings(config), registry, listener))
+
+
+def server_settings(config: Config) -> ServerSettings:
+    """What the front door is told."""
+    from headrace.server.settings import ServerSettings
+
+    server = config.server
+    return ServerSettings(
+        body_limit=server.body_limit_bytes,
+        bodies_limit=server.bodies_limit_bytes,
+        body_timeout=server.body_timeout_seconds,
+        stall_timeout=server.stall_timeout_seconds,
+        answer_limit=server.answer_limit_bytes,
+        dedup=config.dedup.mode,
+        dedup_scope=config.dedup.scope,
+        drain_grace=server.drain_seconds,
+    )
 
 
 def _converse(url: str) -> None:
