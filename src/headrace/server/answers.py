@@ -1,0 +1,153 @@
+"""The two ends an answer can have: a stream of server-sent events, or one JSON body.
+
+The relay carries either form, whichever the engine gave; a caller who asked for the other one, because he joined
+somebody else's call or because the engine answered whole to a stream, gets it translated when it is complete.
+
+Until `begin` nothing has been sent, so every failure before it is a proper HTTP error. After it a failure is one
+error event and a proper end of the body without `[DONE]`: clients see that the answer is incomplete, and connections
+survive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace import errors
+from headrace.errors import Fault
+from headrace.model import AnswerForm, Ending, Request
+from headrace.runtime.relay import AnswerHead
+from headrace.server.exchange import Exchange
+from headrace.server.refusals import answer_json, refuse
+from headrace.wire.frames import Frame
+from headrace.wire.openai import OpenAICall, assemble, error_frame, split
+
+_STREAM_HEADERS = (
+    ("content-type", "text/event-stream; charset=utf-8"),
+    ("cache-control", "no-cache"),
+    ("x-accel-buffering", "no"),
+)
+
+
+@dataclass(slots=True)
+class Closing:
+    """How a request ended, for the log."""
+
+    ending: Ending
+    status: int
+    head: AnswerHead | None
+
+
+class AnswerWriter:
+    """A relay's reader that writes to an exchange in the form its caller asked for.
+
+    `closed` is called exactly once, when the caller has been told the end or has left.
+    """
+
+    def __init__(
+        self, exchange: Exchange, call: OpenAICall, request: Request, limit: int, closed: Callable[[Closing], None]
+    ) -> None:
+        self.wants_usage = call.include_usage or not call.stream
+        self.too_large: Callable[[], None] | None = None
+        """Called when an answer that has to be collected outgrows `limit` bytes: nobody needs the rest."""
+        self._exchange = exchange
+        self._call = call
+        self._request = request
+        self._limit = limit
+        self._closed = closed
+        self._head: AnswerHead | None = None
+        self._collected: list[bytes] = []
+        self._size = 0
+        self._over = False
+
+    def begin(self, head: AnswerHead) -> None:
+        """See `runtime.relay.Reader`."""
+        self._head = head
+        if self._streams:
+            self._exchange.start(200, [*_STREAM_HEADERS, *self._headers()])
+
+    def write(self, data: bytes) -> bool:
+        """See `runtime.relay.Reader`."""
+        if self._over:
+            return True
+        if self._streams:
+            return self._exchange.write(data)
+        self._collected.append(data)
+        self._size += len(data)
+        if self._size > self._limit:
+            self._fail(Ending.INFERENCE_FAILURE, errors.upstream_error("The answer is too large to be sent whole."))
+            if self.too_large is not None:
+                self.too_large()
+        return True
+
+    def end(self, ending: Ending, fault: Fault | None) -> None:
+        """See `runtime.relay.Reader`."""
+        if self._over:
+            return
+        if fault is None and ending is not Ending.ANSWERED:
+            message = "The request was cancelled."
+            fault = Fault(499, "invalid_request_error", "cancelled", message, retryable=False)
+        if fault is None and self._head is None:
+            fault = errors.upstream_error()
+        if fault is not None:
+            self._fail(ending, fault)
+        elif self._streams:
+            self._exchange.finish()
+            self._close(ending, 200)
+        else:
+            self._deliver(ending)
+
+    def leave(self) -> None:
+        """The caller has gone: nothing is written any more."""
+        if not self._over:
+            self._close(Ending.CANCELLED, 499)
+
+    @property
+    def _streams(self) -> bool:
+        """Whether frames go straight through."""
+        return self._call.stream and self._head is not None and self._head.form is AnswerForm.STREAM
+
+    def _deliver(self, ending: Ending) -> None:
+        """Hand over what was collected, in the form that was asked for."""
+        assert self._head is not None
+        if self._call.stream:
+            body = b"".join(
+                frame.data
+                for frame in split(self._call, b"".join(self._collected))
+                if self.wants_usage or not frame.usage_only
+            )
+            self._exchange.start(200, [*_STREAM_HEADERS, *self._headers()])
+            self._exchange.finish(body)
+        else:
+            if self._head.form is AnswerForm.STREAM:
+                body = assemble(self._call, [Frame(data) for data in self._collected])
+            else:
+                body = b"".join(self._collected)
+            answer_json(self._exchange, 200, body, self._headers())
+        self._close(ending, 200)
+
+    def _fail(self, ending: Ending, fault: Fault) -> None:
+        if self._streams:
+            self._exchange.finish(error_frame(fault))
+            self._close(ending, 200)
+        else:
+            refuse(self._exchange, fault, [*self._headers(), ("x-headrace-drop-reason", ending.value)])
+            self._close(ending, fault.status)
+
+    def _close(self, ending: Ending, status: int) -> None:
+        self._over = True
+        self._collected.clear()
+        self._closed(Closing(ending, status, self._head))
+
+    def _headers(self) -> list[tuple[str, str]]:
+        headers = [("x-request-id", self._request.id), ("x-headrace-class", self._request.flow.service_class.value)]
+        head = self._head
+        if head is not None:
+            headers += [
+                ("x-headrace-instance", head.instance),
+                ("x-headrace-model", head.model),
+                ("x-headrace-attempts", str(head.attempts)),
+                ("x-headrace-queue-ms", str(round(head.waited * 1000))),
+                ("x-headrace-cache", head.cache.value),
+            ]
+        return headers

@@ -1,0 +1,55 @@
+"""One HTTP request and its answer, as the handlers see it: no framework, no coroutine, no socket.
+
+Handlers are plain functions from an exchange to None. They may answer at once or keep the exchange and answer from
+callbacks. Whatever carries the bytes (today an ASGI adapter) implements this Protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+
+class Exchange(Protocol):
+    """A request whose body is complete, and the way to answer it.
+
+    Order of calls: `start`, any number of `write`, `finish`; or `abort` at any time. Once the caller has gone, what is
+    written is dropped without an error.
+    """
+
+    method: str
+    path: str
+    """Percent-decoded, not normalised."""
+    params: Mapping[str, str]
+    """What the matched route's placeholders caught."""
+    body: bytes
+    peer: str
+    """The caller's network address, or "" when it is not known."""
+    on_disconnect: Callable[[], None] | None
+    """Called once when the caller leaves before `finish`."""
+    on_drain: Callable[[], None] | None
+    """Called when there is room again after `write` returned False."""
+
+    def header(self, name: str) -> str | None:
+        """The value of a header by its lower-case name; several values joined with ", "."""
+        ...
+
+    def start(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
+        """Status line and headers, once. Characters a header cannot carry are percent-encoded."""
+        ...
+
+    def write(self, data: bytes) -> bool:
+        """A part of the body. It is taken in any case; False: enough for now, wait for `on_drain`."""
+        ...
+
+    def finish(self, data: bytes = b"") -> None:
+        """The body's last part. Nothing follows."""
+        ...
+
+    def abort(self) -> None:
+        """Cut the connection, so that the caller cannot take what it has for a complete answer."""
+        ...
+
+
+Handler = Callable[[Exchange], None]
+"""Answers an exchange, now or from callbacks. Must not wait."""

@@ -1,0 +1,111 @@
+"""What supervisors, load balancers and Prometheus ask. None of it touches an engine or tells a user's name.
+
+* `/live`: the process answers. Always 200.
+* `/ready`: it would take work now: 503 while draining and while no instance is healthy. Decide by this one.
+* `/health`: what is going on, for people and dashboards. Always 200; `status` says ok, degraded or draining.
+* `/metrics`: Prometheus text, or OpenMetrics to those who ask for it.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from headrace.model import Snapshot
+from headrace.server.exchange import Exchange
+from headrace.server.ports import GatewayPort
+from headrace.server.refusals import answer_json
+
+
+def installed_version() -> str:
+    """headrace's version, or "unknown" when it runs without having been installed."""
+    try:
+        return version("headrace")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+class Health:
+    """Handlers for the paths above."""
+
+    def __init__(self, gateway: GatewayPort, registry: CollectorRegistry) -> None:
+        self._gateway = gateway
+        self._registry = registry
+        self.stopping = False
+        """The process was told to stop; `/ready` says so before anything else happens."""
+
+    def live(self, exchange: Exchange) -> None:
+        """`GET /live`."""
+        answer_json(exchange, 200, b'{"status":"ok"}')
+
+    def ready(self, exchange: Exchange) -> None:
+        """`GET /ready`."""
+        status = self._status(self._gateway.snapshot())
+        body = msgspec.json.encode({"status": status})
+        answer_json(exchange, 503 if status in ("draining", "down") else 200, body, _FRESH)
+
+    def health(self, exchange: Exchange) -> None:
+        """`GET /health`."""
+        snapshot = self._gateway.snapshot()
+        body = msgspec.json.encode(
+            {"status": self._status(snapshot), "version": installed_version(), **_view(snapshot)}
+        )
+        answer_json(exchange, 200, body, _FRESH)
+
+    def version(self, exchange: Exchange) -> None:
+        """`GET /version`."""
+        answer_json(exchange, 200, msgspec.json.encode({"version": installed_version()}))
+
+    def metrics(self, exchange: Exchange) -> None:
+        """`GET /metrics`."""
+        encode, content_type = choose_encoder(exchange.header("accept") or "")
+        body = encode(self._registry)
+        exchange.start(200, [("content-type", content_type), ("content-length", str(len(body)))])
+        exchange.finish(body)
+
+    def _status(self, snapshot: Snapshot) -> str:
+        if self.stopping or snapshot.draining:
+            return "draining"
+        usable = [instance.healthy and not instance.draining for instance in snapshot.instances]
+        if not any(usable):
+            return "down"
+        return "ok" if all(usable) else "degraded"
+
+
+_FRESH = (("cache-control", "no-store"),)
+
+
+def _view(snapshot: Snapshot) -> dict[str, object]:
+    """The snapshot without users."""
+    return {
+        "queue": {
+            "waiting": snapshot.queued,
+            "size": snapshot.queue_size,
+            "by_class": {service_class.value: count for service_class, count in snapshot.queued_by_class.items()},
+        },
+        "running": snapshot.running,
+        "waiting_for_retry": snapshot.waiting_retry,
+        "sharing": snapshot.following,
+        "totals": dict(snapshot.totals),
+        "instances": [
+            {
+                "id": instance.id,
+                "engine": instance.engine.value,
+                "tier": instance.tier.value,
+                "models": list(instance.models),
+                "healthy": instance.healthy,
+                "draining": instance.draining,
+                "breaker": instance.breaker.value,
+                "cooldown_seconds": round(instance.cooldown, 3),
+                "in_flight": instance.in_flight,
+                "max_concurrent": instance.max_concurrent,
+                "speed_tokens_per_second": round(instance.speed, 1),
+                "reliability": round(instance.reliability, 3),
+                "gate": instance.closed_because or "open",
+            }
+            for instance in snapshot.instances
+        ],
+    }

@@ -1,0 +1,114 @@
+"""Who asks, how urgently, and until when: what the headers of a request say about it.
+
+No keys exist yet, so every caller belongs to the tenant `default` and names himself. Names come from outside and end up
+as keys of maps and in logs: they are cut to `NAME_LIMIT` characters and cleaned of what cannot be shown.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+from collections.abc import Sequence
+
+from headrace.errors import InvalidRequest, invalid_request
+from headrace.model import Flow, ServiceClass
+from headrace.server.exchange import Exchange
+
+NAME_LIMIT = 128
+"""Most characters of a user's or session's name, or of a request id."""
+TENANT = "default"
+ANONYMOUS = "anonymous"
+
+_USER_HEADERS = ("x-headrace-user", "x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+_SESSION_HEADERS = ("x-session-id", "x-claude-code-session-id")
+_ID_HEADERS = ("x-request-id", "x-correlation-id", "x-trace-id", "request-id")
+_ID = re.compile(r"[A-Za-z0-9._:@=+/-]{1,128}")
+_WALL_CLOCK_FROM = 1e9
+
+
+def flow_of(exchange: Exchange, user: str | None = None) -> Flow:
+    """The caller's place in the share tree; `user` is what the body says.
+
+    Raises InvalidRequest for a class that does not exist.
+    """
+    name = _first(exchange, _USER_HEADERS) or clean(user or "") or ANONYMOUS
+    return Flow(_class_of(exchange), TENANT, name, _first(exchange, _SESSION_HEADERS))
+
+
+def request_id_of(exchange: Exchange) -> str:
+    """The caller's id of the request when it gives a usable one, else a new one."""
+    for name in _ID_HEADERS:
+        value = exchange.header(name)
+        if value is not None and _ID.fullmatch(value):
+            return value
+    return new_id()
+
+
+def new_id() -> str:
+    """An id nobody has used: `req-` and 24 hex digits."""
+    return f"req-{secrets.token_hex(12)}"
+
+
+def deadline_of(exchange: Exchange, stream: bool, now: float, wall: float) -> float | None:
+    """When the caller stops waiting, on the clock of `now`; None: not known.
+
+    `x-headrace-deadline` counts: seconds from now, or a Unix time if larger than 1e9 (`wall` is the present one).
+    Without it the read timeout that the official SDKs announce in `x-stainless-read-timeout` (seconds) stands for it,
+    except on streams, where a read timeout bounds the gap between two chunks and not the answer.
+
+    Raises InvalidRequest for an `x-headrace-deadline` that is no number of at least 0.
+    """
+    asked = exchange.header("x-headrace-deadline")
+    if asked is not None:
+        seconds = _number(asked)
+        if seconds is None or seconds < 0:
+            message = "x-headrace-deadline takes seconds from now, or a Unix time."
+            raise InvalidRequest(invalid_request(message, param="x-headrace-deadline"))
+        return now + (seconds - wall if seconds > _WALL_CLOCK_FROM else seconds)
+    announced = exchange.header("x-stainless-read-timeout")
+    if announced is None or stream:
+        return None
+    seconds = _number(announced)
+    return None if seconds is None or seconds <= 0 else now + seconds
+
+
+def clean(name: str) -> str:
+    """A name without what cannot be shown, without blanks around it, and not too long."""
+    kept = "".join(character for character in name[: 4 * NAME_LIMIT] if character.isprintable())
+    return kept.strip()[:NAME_LIMIT]
+
+
+def _class_of(exchange: Exchange) -> ServiceClass:
+    value = exchange.header("x-headrace-class")
+    if value is None:
+        return ServiceClass.NORMAL
+    try:
+        return ServiceClass(value.strip().lower())
+    except ValueError:
+        message = f"x-headrace-class must be one of {', '.join(ServiceClass)}."
+        raise InvalidRequest(invalid_request(message, param="x-headrace-class")) from None
+
+
+def _first(exchange: Exchange, names: Sequence[str]) -> str:
+    for name in names:
+        value = exchange.header(name)
+        if value and (cleaned := clean(_as_utf8(value))):
+            return cleaned
+    return ""
+
+
+def _as_utf8(value: str) -> str:
+    """Headers arrive as Latin-1; most clients send UTF-8."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError:
+        return value
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

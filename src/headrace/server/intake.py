@@ -1,0 +1,115 @@
+"""Request bodies, read under three bounds: the size of one, the sum of all, and time.
+
+A body counts towards the sum from the moment it is announced or arrives until its request is answered, because that is
+how long it is held. Nothing is parsed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from starlette.types import Receive
+
+from headrace.errors import CapacityError, Fault, InvalidRequest, invalid_request
+from headrace.server.settings import ServerSettings
+
+_LINGER = 2.0
+_SUM_RETRY = 1.0
+
+
+class CallerGone(Exception):
+    """The caller left before the body was complete: there is nobody to answer."""
+
+
+class Intake:
+    """Reads the bodies of one server."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self.held = 0
+        """Bytes of bodies whose requests are not answered yet."""
+
+    @contextmanager
+    def hold(self) -> Iterator[Hold]:
+        """A body's share of the sum, given back on exit."""
+        hold = Hold(self)
+        try:
+            yield hold
+        finally:
+            self.held -= hold.size
+
+    async def read(self, hold: Hold, announced: int | None, receive: Receive) -> bytes:
+        """The whole body. `announced` is the Content-Length, None without one.
+
+        Raises InvalidRequest (413 too large, 408 too slow), CapacityError (503, the sum is reached) or CallerGone.
+        """
+        if announced is not None:
+            hold.reserve(announced)
+        try:
+            async with asyncio.timeout(self._settings.body_timeout):
+                return await _collect(hold, receive)
+        except TimeoutError:
+            seconds = self._settings.body_timeout
+            message = f"The body did not arrive within {seconds:g} s. Send it faster, or send less."
+            raise InvalidRequest(Fault(408, "invalid_request_error", "request_timeout", message)) from None
+
+    @property
+    def settings(self) -> ServerSettings:
+        """The bounds."""
+        return self._settings
+
+
+class Hold:
+    """What one request's body takes of the bounds."""
+
+    __slots__ = ("_intake", "size")
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+        self.size = 0
+
+    def reserve(self, total: int) -> None:
+        """The body is at least `total` bytes long. Raises InvalidRequest or CapacityError when that is too much."""
+        if total <= self.size:
+            return
+        settings = self._intake.settings
+        if total > settings.body_limit:
+            message = f"The body is larger than {settings.body_limit} bytes, the most that is accepted."
+            raise InvalidRequest(invalid_request(message, status=413, code="request_too_large"))
+        if self._intake.held + total - self.size > settings.bodies_limit:
+            message = "The gateway holds as many request bodies as it can. Try again later."
+            raise CapacityError(Fault(503, "server_error", "queue_full", message, retry_after=_SUM_RETRY))
+        self._intake.held += total - self.size
+        self.size = total
+
+
+async def _collect(hold: Hold, receive: Receive) -> bytes:
+    parts: list[bytes] = []
+    length = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise CallerGone
+        part: bytes = message.get("body", b"")
+        if part:
+            length += len(part)
+            hold.reserve(length)
+            parts.append(part)
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def discard(receive: Receive) -> None:
+    """Read on for a moment without keeping anything.
+
+    A connection that is closed while the peer still sends is reset, and a reset can destroy the answer that is on its
+    way to the peer. So a refusal is followed by this before the connection is closed.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return

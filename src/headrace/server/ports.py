@@ -1,0 +1,45 @@
+"""What the server needs of the gateway behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from headrace.model import Flow, Request, Snapshot
+from headrace.runtime.relay import Reader
+
+
+class Reply(Protocol):
+    """A request that was handed to the gateway."""
+
+    def cancel(self) -> None:
+        """The caller has gone. Harmless after the end."""
+        ...
+
+    def resume(self) -> None:
+        """The caller can take more. Harmless when nothing waits."""
+        ...
+
+
+class GatewayPort(Protocol):
+    """The gateway, as far as the server uses it."""
+
+    def open(self, request: Request, reader: Reader) -> Reply:
+        """Take a request. A refusal is told to the reader before this returns."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """What is going on now."""
+        ...
+
+    def positions(self, flow: Flow) -> Sequence[tuple[str, int, float]]:
+        """The waiting requests of the flow's user: request id, position from 1, seconds until the expected start."""
+        ...
+
+    async def drain(self, grace: float) -> None:
+        """Take no new work; give the running `grace` seconds; answer everybody else."""
+        ...
+
+    async def close(self) -> None:
+        """End whatever is left and let go of connections and files."""
+        ...

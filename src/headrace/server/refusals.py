@@ -1,0 +1,53 @@
+"""Errors as HTTP answers in OpenAI's dialect, with the headers that client libraries obey.
+
+The official SDKs look at `x-should-retry` first, then at `retry-after-ms`, then at `retry-after`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from headrace.errors import Fault, invalid_request
+from headrace.server.exchange import Exchange
+from headrace.wire.openai import error_body
+
+JSON = ("content-type", "application/json")
+
+
+def answer_json(exchange: Exchange, status: int, body: bytes, headers: Sequence[tuple[str, str]] = ()) -> None:
+    """A whole JSON answer."""
+    exchange.start(status, [JSON, ("content-length", str(len(body))), *headers])
+    exchange.finish(body)
+
+
+def refuse(exchange: Exchange, fault: Fault, headers: Sequence[tuple[str, str]] = ()) -> None:
+    """Tell a caller what went wrong; the exchange must not have been started."""
+    body = error_body(fault)
+    answer_json(exchange, fault.status, body, [*headers, *_advice(fault)])
+
+
+def unknown_route(exchange: Exchange) -> None:
+    """404 for a path that leads nowhere."""
+    refuse(
+        exchange,
+        invalid_request("There is nothing at this path. See the documentation for what is served.", status=404),
+    )
+
+
+def wrong_method(exchange: Exchange, allowed: Sequence[str]) -> None:
+    """405 with the methods that the path knows."""
+    message = f"{exchange.method} is not possible here. Use {' or '.join(allowed)}."
+    refuse(exchange, invalid_request(message, status=405), [("allow", ", ".join(allowed))])
+
+
+def _advice(fault: Fault) -> list[tuple[str, str]]:
+    """When and whether to try again."""
+    headers: list[tuple[str, str]] = []
+    seconds = fault.retry_after_seconds
+    if seconds is not None and fault.retry_after is not None:
+        headers.append(("retry-after", str(seconds)))
+        headers.append(("retry-after-ms", str(max(1, math.ceil(fault.retry_after * 1000)))))
+    if fault.retryable is not None:
+        headers.append(("x-should-retry", "true" if fault.retryable else "false"))
+    return headers

@@ -1,0 +1,159 @@
+"""From an application to a listening process that stops well.
+
+The first SIGTERM or SIGINT: `/ready` turns 503 at once while connections are still accepted, so that a load balancer
+can take its time; new work is answered 503, the running get their grace, the waiting are answered; then the process
+ends with exit code 0. The second signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Protocol
+
+import structlog
+import uvicorn
+from prometheus_client import CollectorRegistry
+
+from headrace.server.app import build_app
+from headrace.server.health import Health
+from headrace.server.ports import GatewayPort
+from headrace.server.settings import ServerSettings
+
+KEEP_ALIVE = 75
+"""Seconds an idle connection is kept: longer than clients keep theirs, so that they never write into a dead one."""
+FLUSH_GRACE = 5
+"""Seconds slow callers get to take their last bytes once everything is answered."""
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_log = structlog.get_logger("headrace.server")
+
+
+class Stoppable(Protocol):
+    """What is told to drain."""
+
+    async def drain(self, grace: float) -> None:
+        """See `GatewayPort`."""
+        ...
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn, with a stop that lets work end first."""
+
+    def __init__(self, config: uvicorn.Config, gateway: Stoppable, health: Health, grace: float) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+        self._health = health
+        self._grace = grace
+        self._stopping: asyncio.Task[None] | None = None
+
+    def stop(self) -> None:
+        """Begin to drain; called again, end at once."""
+        if self._stopping is not None:
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+            self._stopping.cancel()
+            self.force_exit = self.should_exit = True
+            return
+        self._health.stopping = True
+        self._stopping = asyncio.get_running_loop().create_task(self._drain())
+
+    async def _drain(self) -> None:
+        try:
+            _log.info("draining", grace=self._grace)
+            await self._gateway.drain(self._grace)
+        finally:
+            self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Replaces uvicorn's way, which would raise the signal again at the end and so spoil the exit code."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self.stop)
+        try:
+            yield
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one. Raises OSError when it cannot be had."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.create_server(address[:2], family=family, backlog=2048)
+    listener.setblocking(False)
+    return listener
+
+
+def make_server(gateway: GatewayPort, settings: ServerSettings, registry: CollectorRegistry) -> DrainingServer:
+    """A server in front of `gateway`; serve it with `await server.serve(sockets=[listen(...)])`."""
+    health = Health(gateway, registry)
+    config = uvicorn.Config(
+        build_app(gateway, settings, registry, health),
+        http=_http_protocol(),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=FLUSH_GRACE,
+    )
+    return DrainingServer(config, gateway, health, settings.drain_grace)
+
+
+async def serve(
+    gateway: GatewayPort,
+    settings: ServerSettings,
+    registry: CollectorRegistry,
+    listener: socket.socket,
+) -> None:
+    """Serve until told to stop, then close the gateway. Signals are handled in the main thread only."""
+    try:
+        await make_server(gateway, settings, registry).serve(sockets=[listener])
+    finally:
+        await gateway.close()
+
+
+def run(
+    open_gateway: Callable[[], Awaitable[GatewayPort]],
+    settings: ServerSettings,
+    registry: CollectorRegistry,
+    listener: socket.socket,
+) -> int:
+    """Serve in a new event loop (uvloop where there is one); returns the exit code.
+
+    `open_gateway` is awaited inside that loop.
+    """
+
+    async def main() -> None:
+        await serve(await open_gateway(), settings, registry, listener)
+
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(main())
+    return 0
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop  # noqa: PLC0415 - there is none on Windows
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+def _http_protocol() -> type[asyncio.Protocol] | str:
+    try:
+        from headrace.server.connection import BoundedHttp  # noqa: PLC0415 - needs httptools
+    except ImportError:
+        return "h11"
+    return BoundedHttp

@@ -1,0 +1,190 @@
+"""The data path: what OpenAI clients call to get answers, models and their place in the queue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from headrace.errors import Fault, HeadraceError, model_not_found
+from headrace.model import AnswerForm, Flow, Request
+from headrace.server.answers import AnswerWriter, Closing
+from headrace.server.exchange import Exchange, Handler
+from headrace.server.identity import deadline_of, flow_of, new_id, request_id_of
+from headrace.server.ports import GatewayPort
+from headrace.server.refusals import answer_json, refuse
+from headrace.server.settings import ServerSettings
+from headrace.wire.openai import OpenAICall, fingerprint, model_body, models_body, parse
+
+_log = structlog.get_logger("headrace.server")
+
+
+class DataPath:
+    """Handlers of `/v1`. `clock` is the scheduler's, in seconds; `wall` is Unix time."""
+
+    def __init__(
+        self,
+        gateway: GatewayPort,
+        settings: ServerSettings,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._gateway = gateway
+        self._settings = settings
+        self._clock = clock
+        self._wall = wall
+        self._created = int(wall())
+        self._open: set[str] = set()
+
+    def answering(self, endpoint: str) -> Handler:
+        """The handler for `chat`, `completions` or `embeddings`."""
+
+        def handle(exchange: Exchange) -> None:
+            self._answer(endpoint, exchange)
+
+        return handle
+
+    def models(self, exchange: Exchange) -> None:
+        """`GET /v1/models`: every name an instance is configured for; patterns cannot be listed."""
+        names = [name for name in self._names() if "*" not in name]
+        answer_json(exchange, 200, models_body(names, self._created))
+
+    def model(self, exchange: Exchange) -> None:
+        """`GET /v1/models/{id}`: whether a request for that name would be served."""
+        asked = exchange.params.get("id", "")
+        if any(_matches(name, asked) for name in self._names()):
+            answer_json(exchange, 200, model_body(asked, self._created))
+        else:
+            refuse(exchange, model_not_found(asked))
+
+    def queue(self, exchange: Exchange) -> None:
+        """`GET /v1/queue/me`: the caller's own waiting requests and their places, from 1."""
+        try:
+            flow = flow_of(exchange)
+        except HeadraceError as error:
+            refuse(exchange, error.fault)
+            return
+        waiting = [
+            {"id": request_id, "position": position, "expected_start_seconds": round(seconds, 3)}
+            for request_id, position, seconds in self._gateway.positions(flow)
+        ]
+        body = msgspec.json.encode({"object": "list", "user": flow.user, "data": waiting})
+        answer_json(exchange, 200, body, [("cache-control", "no-store")])
+
+    def _answer(self, endpoint: str, exchange: Exchange) -> None:
+        arrived = self._clock()
+        request_id = self._unused(request_id_of(exchange))
+        try:
+            call = parse(endpoint, exchange.body)
+            request = self._request(request_id, exchange, call)
+        except HeadraceError as error:
+            refuse(exchange, error.fault, [("x-request-id", request_id)])
+            self._log_refusal(request_id, error.fault, arrived)
+            return
+
+        def closed(closing: Closing) -> None:
+            self._open.discard(request_id)
+            self._log_end(request, closing, arrived)
+
+        self._open.add(request_id)
+        writer = AnswerWriter(exchange, call, request, self._settings.answer_limit, closed)
+        reply = self._gateway.open(request, writer)
+
+        def left() -> None:
+            writer.leave()
+            reply.cancel()
+
+        writer.too_large = reply.cancel
+        exchange.on_disconnect = left
+        exchange.on_drain = reply.resume
+
+    def _request(self, request_id: str, exchange: Exchange, call: OpenAICall) -> Request:
+        flow = flow_of(exchange, call.user)
+        shared, look_up, remember = self._sharing(exchange, call)
+        return Request(
+            id=request_id,
+            flow=flow,
+            model=call.model,
+            endpoint=call.endpoint,
+            prompt_tokens=call.prompt_tokens,
+            output_cap=call.output_cap,
+            form=AnswerForm.STREAM if call.stream else AnswerForm.WHOLE,
+            deadline=deadline_of(exchange, call.stream, self._clock(), self._wall()),
+            fingerprint=fingerprint(call, self._scope(flow)) if shared else None,
+            look_up=look_up,
+            remember=remember,
+            payload=call,
+        )
+
+    def _sharing(self, exchange: Exchange, call: OpenAICall) -> tuple[bool, bool, bool]:
+        """Whether the call may be shared, answered from the cache, and kept in it (RFC 9111, 5.2.1).
+
+        `no-cache` wants a fresh answer: it may still be kept, and shared with others who ask at this moment. `no-store`
+        wants no trace: it is neither.
+        """
+        if self._settings.dedup == "off":
+            return False, False, False
+        control = exchange.header("cache-control")
+        directives = {part.strip().lower() for part in control.split(",")} if control else set[str]()
+        if "no-store" in directives:
+            return False, False, False
+        keeps = self._settings.dedup == "full" and call.deterministic
+        return True, keeps and "no-cache" not in directives, keeps
+
+    def _scope(self, flow: Flow) -> str:
+        match self._settings.dedup_scope:
+            case "global":
+                return ""
+            case "tenant":
+                return f"{flow.tenant}"
+            case "user":
+                return f"{flow.tenant}\n{flow.user}"
+            case "session":
+                return f"{flow.tenant}\n{flow.user}\n{flow.session}"
+
+    def _unused(self, request_id: str) -> str:
+        """The id itself, or a new one while a request of that id is still open."""
+        return new_id() if request_id in self._open else request_id
+
+    def _names(self) -> list[str]:
+        """Configured names and patterns, each once, in the order of the configuration."""
+        instances = self._gateway.snapshot().instances
+        return list(dict.fromkeys(name for instance in instances for name in instance.models))
+
+    def _log_refusal(self, request_id: str, fault: Fault, arrived: float) -> None:
+        milliseconds = round((self._clock() - arrived) * 1000, 1)
+        _log.info("request", id=request_id, status=fault.status, code=fault.code, ms=milliseconds)
+
+    def _log_end(self, request: Request, closing: Closing, arrived: float) -> None:
+        head = closing.head
+        _log.info(
+            "request",
+            id=request.id,
+            model=request.model,
+            user=request.flow.user,
+            service_class=request.flow.service_class.value,
+            ending=closing.ending.value,
+            status=closing.status,
+            ms=round((self._clock() - arrived) * 1000, 1),
+            instance=head.instance if head is not None else None,
+            attempts=head.attempts if head is not None else 0,
+        )
+
+
+def _matches(name: str, model: str) -> bool:
+    """Whether `model` is `name`, in which each `*` stands for any text."""
+    head, *pieces = name.split("*")
+    if not pieces:
+        return name == model
+    tail = pieces.pop()
+    if not model.startswith(head) or not model.endswith(tail) or len(model) < len(head) + len(tail):
+        return False
+    at, end = len(head), len(model) - len(tail)
+    for piece in pieces:
+        found = model.find(piece, at, end)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return bool(model)
