@@ -1,0 +1,1 @@
+"""The translating half: bytes of clients and engines to the values of `headrace.model` and back."""

@@ -1,15 +1,28 @@
-"""What engines speak, one module each."""
+"""What engines speak, one file each: how to ask them, and how to read what they answer."""
 
-from __future__ import annotations
+from headrace.model import Engine
+from headrace.wire.adapters.contract import Adapter, Decoder, EngineRequest
+from headrace.wire.adapters.llamacpp import llamacpp
+from headrace.wire.adapters.ollama import OllamaAdapter
+from headrace.wire.adapters.openai import OpenAIAdapter
+from headrace.wire.adapters.vllm import vllm
 
-from dataclasses import dataclass
+__all__ = ["Adapter", "Decoder", "EngineRequest", "adapter_for"]
+
+_ADAPTERS: dict[Engine, Adapter] = {
+    Engine.OPENAI: OpenAIAdapter(),
+    Engine.VLLM: vllm(),
+    Engine.LLAMACPP: llamacpp(),
+    Engine.OLLAMA: OllamaAdapter(),
+}
 
 
-@dataclass(frozen=True, slots=True)
-class EngineRequest:
-    """What goes to an engine. `path` follows the instance's address and begins with a slash; it may carry a query."""
+def adapter_for(engine: Engine) -> Adapter:
+    """The dialect of `engine`.
 
-    method: str
-    path: str
-    headers: tuple[tuple[str, str], ...]
-    body: bytes
+    Raises:
+        ValueError: the engine runs in the gateway's own process and is not spoken to over a wire (echo, worker).
+    """
+    if engine not in _ADAPTERS:
+        raise ValueError(f"engine {engine} is not reached over a wire")
+    return _ADAPTERS[engine]

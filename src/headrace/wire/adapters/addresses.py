@@ -1,0 +1,23 @@
+"""Where an engine's API stands behind its address.
+
+An address is either the server (`http://gpu-1:8000`, `https://host/prefix`) or the API's root as official clients
+want it (`https://api.example.com/v1`, `https://host/v1beta/openai`). The second is known by a segment that names a
+version.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+_VERSION = re.compile(r"/v\d+[a-z0-9]*(/|$)")
+
+
+def is_api_root(address: str) -> bool:
+    """Whether `address` already holds the API's version."""
+    return _VERSION.search(urlsplit(address).path) is not None
+
+
+def api_path(address: str, path: str) -> str:
+    """What to put behind `address` (without a slash at its end) to reach `path` of the API."""
+    return path if is_api_root(address) else f"/v1{path}"

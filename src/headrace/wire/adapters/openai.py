@@ -1,0 +1,80 @@
+"""Any server that speaks OpenAI's API: OpenAI, LM Studio, SGLang, TGI, cloud providers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from headrace.model import Instance, Outcome
+from headrace.wire.adapters.addresses import api_path, is_api_root
+from headrace.wire.adapters.contract import Decoder, EngineRequest
+from headrace.wire.openai_call import OpenAICall
+from headrace.wire.openai_stream import OpenAIDecoder
+from headrace.wire.openai_whole import read_whole
+from headrace.wire.refusals import refused
+
+_PATHS = {"chat": "/chat/completions", "completions": "/completions", "embeddings": "/embeddings"}
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class OpenAIAdapter:
+    """OpenAI's own dialect: bodies go through with the model renamed and usage asked for.
+
+    `health_path` is the engine's own health check; None asks for the list of models.
+    """
+
+    def __init__(self, health_path: str | None = None) -> None:
+        self._health_path = health_path
+
+    def encode(self, call: OpenAICall, instance: Instance, upstream_model: str, key: str | None) -> EngineRequest:
+        """The client's body; a field that needs no change keeps the very bytes the client wrote."""
+        accept = "text/event-stream" if call.stream else "application/json"
+        path = api_path(instance.address, _PATHS[call.endpoint])
+        return EngineRequest("POST", path, headers(key, accept), _body(call, upstream_model))
+
+    def decoder(self, call: OpenAICall, upstream_model: str) -> Decoder:
+        """For the answer to a call with `stream`."""
+        return OpenAIDecoder(call, upstream_model)
+
+    def whole(self, call: OpenAICall, upstream_model: str, body: bytes) -> tuple[bytes, Outcome]:
+        """The engine's body with the model's name the client asked for."""
+        del upstream_model  # what the engine calls itself is read from its answer
+        return read_whole(call, body)
+
+    def refused(
+        self, status: int, headers: Mapping[str, str], body: bytes, now_wall: float, secrets: Sequence[str]
+    ) -> Outcome:
+        """The outcome of an answer other than 2xx."""
+        return refused(status, headers, body, now_wall, secrets)
+
+    def health(self, instance: Instance, key: str | None) -> EngineRequest:
+        """The engine's health check, or the list of models where only the API can be reached."""
+        if self._health_path is None or is_api_root(instance.address):
+            path = api_path(instance.address, "/models")
+        else:
+            path = self._health_path
+        return EngineRequest("GET", path, headers(key, "*/*", has_body=False), b"")
+
+
+def headers(key: str | None, accept: str, *, has_body: bool = True) -> tuple[tuple[str, str], ...]:
+    """All headers of a request to an engine. Uncompressed is asked for, so that frames come as they are made."""
+    fields = [("accept", accept), ("accept-encoding", "identity")]
+    if has_body:
+        fields.insert(0, ("content-type", "application/json"))
+    if key:
+        fields.append(("authorization", f"Bearer {key}"))
+    return tuple(fields)
+
+
+def _body(call: OpenAICall, upstream_model: str) -> bytes:
+    """`call.body` itself if nothing is to be changed; else its top-level values put together again, unread."""
+    asks = call.stream and not call.include_usage
+    if upstream_model == call.model and not asks:
+        return call.body
+    fields: dict[str, object] = {**_FIELDS.decode(call.body), "model": upstream_model}
+    if asks:
+        given = fields.get("stream_options")
+        options = _FIELDS.decode(given) if isinstance(given, msgspec.Raw) and bytes(given) != b"null" else {}
+        fields["stream_options"] = {**options, "include_usage": True}
+    return msgspec.json.encode(fields)

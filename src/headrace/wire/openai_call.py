@@ -1,0 +1,222 @@
+"""Requests in OpenAI's dialect: what is read of a body, and what is refused before anybody waits for it.
+
+Only what deciding needs is read. Every other field belongs to the engine and reaches it as the client wrote it. What is
+refused here is what would hurt if it went on: texts that parsers disagree about, values that make engines answer with
+500 and so look like their failure, and fields that try to choose the address or the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import msgspec
+
+from headrace.errors import InvalidRequest, invalid_request
+from headrace.wire.json_text import DEPTH_LIMIT, JsonObject, JsonValue, decode, repeated_key, repeats_a_key, too_deep
+from headrace.wire.prompt_size import measure
+
+MODEL_NAME_LIMIT = 256
+"""Most characters of a model's name."""
+
+_ENDPOINTS = {
+    "chat": ("messages", "functions", "tools"),
+    "completions": ("prompt", "suffix"),
+    "embeddings": ("input", "messages"),
+}
+"""The endpoints, and the fields that make up the prompt."""
+
+_REFUSED = ("api_base", "api_key", "base_url")
+_HARMLESS = frozenset({"stream", "stream_options", "user", "metadata"})
+"""Fields that do not change the answer's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAICall:
+    """A request as far as the gateway reads it; `body` is what the client sent."""
+
+    endpoint: str
+    """chat, completions or embeddings."""
+    model: str
+    stream: bool
+    include_usage: bool
+    """The client asked for a chunk with usage at the end of the stream."""
+    output_cap: int | None
+    """Most tokens of the answer, as the client said."""
+    deterministic: bool
+    """The same request gives the same answer: temperature is given as 0, or it asks for embeddings."""
+    user: str | None
+    prompt_tokens: int
+    """Estimated, at least 1."""
+    body: bytes = field(repr=False)
+
+
+def parse(endpoint: str, body: bytes) -> OpenAICall:
+    """Read a request to `endpoint` (chat, completions, embeddings).
+
+    Raises:
+        InvalidRequest: the body is no JSON object, nests too deep, repeats a key, or a field that the gateway reads has
+            a wrong type or value; `fault.param` names the field.
+        ValueError: there is no such endpoint.
+    """
+    if endpoint not in _ENDPOINTS:
+        raise ValueError(f"no such endpoint: {endpoint}")
+    fields, characters, tokens = _read(endpoint, body)
+    for name in _REFUSED:
+        if name in fields:
+            _refuse(f"'{name}' cannot be chosen by a request. Remove it.", name)
+    _check_prompt(endpoint, fields)
+    stream = _flag(fields, "stream")
+    if stream and endpoint == "embeddings":
+        _refuse("Embeddings cannot be streamed. Remove 'stream'.", "stream")
+    return OpenAICall(
+        endpoint=endpoint,
+        model=_model(fields),
+        stream=stream,
+        include_usage=stream and _include_usage(fields),
+        output_cap=_output_cap(fields),
+        deterministic=endpoint == "embeddings" or _temperature(fields) == 0,
+        user=_text(fields, "user"),
+        prompt_tokens=max(1, characters // 4 + tokens),
+        body=body,
+    )
+
+
+def fingerprint(call: OpenAICall, scope: str) -> bytes:
+    """What identical requests of one scope have in common: 32 bytes.
+
+    SHA-256 over the scope, the endpoint and the whole body without the fields that do not change the answer; the
+    order of keys and blanks do not count. A field nobody knows counts, so that requests which differ in it never
+    share an answer.
+    """
+    fields = decode(call.body)
+    assert isinstance(fields, dict)
+    kept = {name: value for name, value in fields.items() if name not in _HARMLESS}
+    digest = hashlib.sha256()
+    for part in (scope.encode(), call.endpoint.encode(), msgspec.json.encode(kept, order="sorted")):
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.digest()
+
+
+def _refuse(message: str, param: str | None = None) -> NoReturn:
+    raise InvalidRequest(invalid_request(message, param=param))
+
+
+def _read(endpoint: str, body: bytes) -> tuple[JsonObject, int, int]:
+    """The body's fields, and how long its prompt is in bytes of text and in tokens that need no estimate."""
+    if not body.strip():
+        _refuse("The body is empty. Send a JSON object.")
+    if too_deep(body):
+        _refuse(f"The body nests more than {DEPTH_LIMIT} levels deep.")
+    try:
+        fields = decode(body)
+    except (msgspec.MsgspecError, ValueError) as error:
+        _refuse(f"The body is not valid JSON: {_reason(error)}.")
+    if not isinstance(fields, dict):
+        _refuse("The body must be a JSON object.")
+    size = measure(fields, _ENDPOINTS[endpoint])
+    if repeats_a_key(body, size.keys):
+        name = repeated_key(body)[:100]
+        _refuse(f"The key '{name}' is given twice in one object.", name)
+    return fields, size.text, size.tokens
+
+
+def _reason(error: Exception) -> str:
+    """The parser's words, which quote nothing of the body."""
+    if isinstance(error, UnicodeError) or "UTF-8" in str(error):
+        return "it is not UTF-8"
+    words = str(error).partition(" - at")[0].removeprefix("JSON is malformed: ")
+    return words or "it cannot be read"
+
+
+def _model(fields: JsonObject) -> str:
+    model = fields.get("model")
+    if model is None:
+        _refuse("'model' is missing. GET /v1/models lists the models.", "model")
+    if not isinstance(model, str) or not model.strip():
+        _refuse("'model' must be the name of a model.", "model")
+    if len(model) > MODEL_NAME_LIMIT:
+        _refuse(f"'model' is longer than {MODEL_NAME_LIMIT} characters.", "model")
+    return model
+
+
+def _flag(fields: JsonObject, name: str) -> bool:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, bool):
+        _refuse(f"'{name}' must be true or false.", name)
+    return bool(value)
+
+
+def _text(fields: JsonObject, name: str) -> str | None:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, str):
+        _refuse(f"'{name}' must be a string.", name)
+    return value
+
+
+def _include_usage(fields: JsonObject) -> bool:
+    options = fields.get("stream_options")
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        _refuse("'stream_options' must be an object.", "stream_options")
+    value = options.get("include_usage")
+    if value is not None and not isinstance(value, bool):
+        _refuse("'stream_options.include_usage' must be true or false.", "stream_options.include_usage")
+    return bool(value)
+
+
+def _output_cap(fields: JsonObject) -> int | None:
+    """`max_completion_tokens`, else the older `max_tokens`."""
+    cap = _count(fields, "max_tokens")
+    newer = _count(fields, "max_completion_tokens")
+    _count(fields, "n")
+    return cap if newer is None else newer
+
+
+def _count(fields: JsonObject, name: str) -> int | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
+        _refuse(f"'{name}' must be a whole number from 1 to 2147483647.", name)
+    return value
+
+
+def _temperature(fields: JsonObject) -> float | None:
+    value = fields.get("temperature")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        _refuse("'temperature' must be a number of at least 0.", "temperature")
+    return value
+
+
+def _check_prompt(endpoint: str, fields: JsonObject) -> None:
+    if endpoint == "chat":
+        _check_messages(fields.get("messages"))
+    elif endpoint == "completions":
+        _check_text_or_list(fields.get("prompt", ""), "prompt")
+    elif "messages" not in fields:
+        _check_text_or_list(fields.get("input"), "input")
+
+
+def _check_messages(messages: JsonValue) -> None:
+    if messages is None:
+        _refuse("'messages' is missing.", "messages")
+    if not isinstance(messages, list) or not messages:
+        _refuse("'messages' must be a list with at least one message.", "messages")
+    for position, message in enumerate(messages):
+        if not isinstance(message, dict):
+            _refuse(f"Message {position} must be an object.", f"messages[{position}]")
+        if not isinstance(message.get("role"), str):
+            _refuse(f"Message {position} must have a 'role'.", f"messages[{position}].role")
+
+
+def _check_text_or_list(value: JsonValue, name: str) -> None:
+    if value is None:
+        _refuse(f"'{name}' is missing.", name)
+    if not isinstance(value, str | list):
+        _refuse(f"'{name}' must be a string or a list.", name)

@@ -1,0 +1,141 @@
+"""The parts of OpenAI-shaped answers that the gateway reads; every other field is skipped without being built."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import msgspec
+
+from headrace.model import Usage
+from headrace.wire.json_text import JsonObject, decode
+
+EMPTY = frozenset({b"", b"null", b'""', b"[]", b"{}"})
+"""Raw values that carry nothing. Engines send them to fill a delta."""
+
+NOTHING = msgspec.Raw()
+
+
+class ToolCall(msgspec.Struct, gc=False):
+    """A piece of a tool call in a delta."""
+
+    index: int | None = None
+    id: str | None = None
+
+
+class Choice(msgspec.Struct, gc=False):
+    """One alternative in a chunk or in a whole body."""
+
+    index: int | None = None
+    delta: dict[str, msgspec.Raw] | None = None
+    text: msgspec.Raw = NOTHING
+    finish_reason: msgspec.Raw = NOTHING
+
+    @property
+    def finished(self) -> bool:
+        """It has a finish reason."""
+        return bytes(self.finish_reason) not in EMPTY
+
+    @property
+    def has_content(self) -> bool:
+        """It carries something a caller would see: any field of the delta but the role."""
+        if bytes(self.text) not in EMPTY:
+            return True
+        return any(name != "role" and bytes(value) not in EMPTY for name, value in (self.delta or {}).items())
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The tool calls of the delta; none if they have no known shape."""
+        raw = (self.delta or {}).get("tool_calls", NOTHING)
+        if bytes(raw) in EMPTY:
+            return []
+        try:
+            return _TOOL_CALLS.decode(raw)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return []
+
+
+class Chunk(msgspec.Struct, gc=False):
+    """One event of a stream, or a whole body."""
+
+    id: msgspec.Raw = NOTHING
+    object: msgspec.Raw = NOTHING
+    created: msgspec.Raw = NOTHING
+    model: str | None = None
+    choices: list[Choice] | None = None
+    data: msgspec.Raw = NOTHING
+    """The vectors of a whole embeddings body."""
+    usage: msgspec.Raw = NOTHING
+    error: msgspec.Raw = NOTHING
+
+    @property
+    def failed(self) -> bool:
+        """It reports an error instead of an answer, in today's form or in the one of older vLLM."""
+        return bytes(self.error) not in EMPTY or bytes(self.object) == b'"error"'
+
+
+class _PromptDetails(msgspec.Struct, gc=False):
+    cached_tokens: int | None = None
+
+
+class _CompletionDetails(msgspec.Struct, gc=False):
+    reasoning_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+
+
+_CHUNK = msgspec.json.Decoder(Chunk)
+_USAGE = msgspec.json.Decoder(_Usage)
+_TOOL_CALLS = msgspec.json.Decoder(list[ToolCall])
+
+
+def chunk(payload: bytes) -> Chunk | None:
+    """The chunk or body that `payload` writes; None when it is no JSON object of that shape."""
+    try:
+        return _CHUNK.decode(payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def usage(raw: msgspec.Raw | bytes) -> Usage | None:
+    """The token counts that `raw` reports; None for null, for nothing, and for what cannot be counts."""
+    if bytes(raw) in EMPTY:
+        return None
+    try:
+        counts = _USAGE.decode(raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    prompt, completion = counts.prompt_tokens or 0, counts.completion_tokens or 0
+    cached = (counts.prompt_tokens_details or _PromptDetails()).cached_tokens or 0
+    reasoning = (counts.completion_tokens_details or _CompletionDetails()).reasoning_tokens or 0
+    if min(prompt, completion, cached, reasoning) < 0:
+        return None
+    return Usage(prompt=prompt, completion=completion, cached=cached, reasoning=reasoning)
+
+
+def model_in(member: bytes) -> str:
+    """The name in `"model": "name"`."""
+    return str(msgspec.json.decode(b"{" + member + b"}", type=dict[str, str])["model"])
+
+
+def usage_chunk(like: Chunk, model: str, raw: bytes) -> bytes:
+    """A chunk with nothing but usage, for the stream that chunk `like` belongs to."""
+    fields: dict[str, object] = {"id": like.id, "object": like.object, "created": like.created}
+    fields = {name: value for name, value in fields.items() if value is not NOTHING}
+    return msgspec.json.encode({**fields, "model": model, "choices": [], "usage": msgspec.Raw(raw)})
+
+
+def renumbered(payload: bytes, places: list[list[int]]) -> bytes:
+    """The chunk `payload` with the tool calls of each choice numbered as `places` say."""
+    chunk = cast("JsonObject", decode(payload))
+    for choice, numbers in zip(cast("list[JsonObject]", chunk["choices"]), places, strict=True):
+        if not numbers:
+            continue
+        delta = cast("JsonObject", choice["delta"])
+        for call, number in zip(cast("list[JsonObject]", delta["tool_calls"]), numbers, strict=True):
+            call["index"] = number
+    return msgspec.json.encode(chunk)

@@ -1,0 +1,326 @@
+"""Reads one streamed answer in OpenAI's form and hands on what clients may see of it.
+
+Most reads of a running stream hold nothing but whole chunks with text. Those go out as the very bytes object that
+came in, found regular by a few searches. Everything else (the beginning, the end, usage, errors, tool calls, other
+line ends, cut events) is taken apart event by event and sent out again as `data: ...` with a blank line. A cut never
+shows: the output is the same for every way to cut the input.
+
+Commit: chunks without content are held back until the first content or finish reason, so that an attempt which fails
+before it can be made again elsewhere, unseen.
+
+Finished is a stream that gave a finish reason or `[DONE]`. A clean end of the body alone is a broken stream.
+
+Bounds: an event, and what is held back, are at most `sse.EVENT_LIMIT` bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from headrace import errors
+from headrace.model import Cause, Outcome, Usage
+from headrace.wire import openai_shapes as shapes
+from headrace.wire import sse
+from headrace.wire.engine_errors import EngineError, in_band, read_error
+from headrace.wire.frames import Frame
+from headrace.wire.openai_answer import split
+from headrace.wire.openai_call import OpenAICall
+from headrace.wire.openai_tools import ToolCallNumbers
+from headrace.wire.openai_whole import read_whole
+
+DONE = sse.event(b"[DONE]")
+
+_FINISHED = re.compile(rb'"finish_reason"\s*+:\s*+"')
+_USAGE = re.compile(rb'"usage"\s*+:\s*+\{')
+_MODEL = re.compile(rb'"model"\s*+:\s*+"(?:[^"\\]|\\.)*+"')
+_CHOICES_LIMIT = 128
+"""Choices whose tool calls are numbered; OpenAI's own bound for `n`."""
+
+
+def regular(data: bytes) -> int:
+    """How many chunks `data` holds if it is nothing but whole, plain chunks with text; 0 if it has to be taken apart.
+
+    No search finds something inside a text: there, quotes and line ends are escaped.
+    """
+    if not (data.startswith(b"data: {") and data.endswith(b"}\n\n")) or b"\r" in data:
+        return 0
+    chunks = 1
+    if data.find(b"\n") != len(data) - 2:
+        chunks = data.count(b"}\n\ndata: {") + 1
+        if data.count(b"\n") != 2 * chunks:
+            return 0
+    if _FINISHED.search(data) or b'"error"' in data or b'"tool_calls"' in data:
+        return 0
+    return 0 if b'"usage"' in data and _USAGE.search(data) else chunks
+
+
+class OpenAIDecoder:
+    """One streamed answer of an OpenAI-shaped engine. Feed it what the network brings, then `finish` it once."""
+
+    __slots__ = (
+        "_begun",
+        "_call",
+        "_direct",
+        "_finished",
+        "_held",
+        "_held_size",
+        "_last",
+        "_length_cut",
+        "_numbers",
+        "_reader",
+        "_rename",
+        "_upstream_model",
+        "_usage_chunk",
+        "_usage_raw",
+        "_verdict",
+        "_whole",
+        "ended",
+        "started",
+        "tokens",
+        "usage",
+    )
+
+    def __init__(self, call: OpenAICall, upstream_model: str) -> None:
+        self.started = False
+        self.ended = False
+        self.tokens = 0
+        self.usage: Usage | None = None
+        self._call = call
+        self._upstream_model = upstream_model
+        self._reader = sse.SseReader()
+        self._direct = False
+        """Content has begun and the next byte begins an event: a regular read may go straight through."""
+        self._held: list[bytes] = []
+        self._held_size = 0
+        self._finished = False
+        self._length_cut = False
+        self._verdict: Outcome | None = None
+        self._rename: tuple[bytes, bytes] | None = None
+        self._numbers: dict[int, ToolCallNumbers] = {}
+        self._usage_raw = b""
+        self._usage_chunk: bytes | None = None
+        self._last = shapes.Chunk()
+        self._begun = False
+        self._whole: bytearray | None = None
+        """An engine that was asked for a stream may answer with one JSON body; it is kept here until it ends."""
+
+    def feed(self, data: bytes) -> Sequence[Frame]:
+        """What clients may see of `data` and of what was kept before."""
+        if self._direct and (chunks := regular(data)):
+            self.tokens += chunks
+            if self._rename is not None:
+                data = data.replace(*self._rename)
+            return (Frame(data),)
+        if self.ended:
+            return ()
+        frames: list[Frame] = []
+        self._feed_cut(data, frames)
+        return frames
+
+    def finish(self, clean: bool) -> tuple[Sequence[Frame], Outcome]:
+        """The last frames, and how the attempt ended. `clean`: the body ended properly, it was not cut."""
+        frames: list[Frame] = []
+        if not self.ended:
+            self._finish_open(clean, frames)
+        if self._verdict is None and not self.ended and self._finished:
+            self._close(frames)
+        return frames, self._outcome(clean)
+
+    # ------------------------------------------------------------------------------------------- taking apart
+
+    def _feed_cut(self, data: bytes, frames: list[Frame]) -> None:
+        """Let the whole events of a read that begins or ends inside one go straight through."""
+        if not self._begun and data:
+            self._begun = True
+            self._whole = bytearray() if data.startswith(b"{") else None
+        if self._whole is not None:
+            self._keep_whole(self._whole, data)
+            return
+        if self.started and not self._direct:
+            border = data.find(b"\n\n") + 2
+            if 2 <= border < len(data):
+                self._feed_events(data[:border], frames)
+                frames.extend(self.feed(data[border:]))
+                return
+        elif self._direct:
+            border = data.rfind(b"\n\n") + 2
+            if 2 <= border < len(data) and regular(data[:border]):
+                frames.extend(self.feed(data[:border]))
+                data = data[border:]
+        self._feed_events(data, frames)
+
+    def _feed_events(self, data: bytes, frames: list[Frame]) -> None:
+        for event in self._reader.feed(data):
+            self._event(event, frames)
+            if self.ended:
+                break
+        if self._reader.overflowed and not self.ended:
+            self._break("an event is longer than the limit")
+        self._direct = self.started and not self.ended and self._reader.idle
+
+    def _event(self, event: sse.SseEvent, frames: list[Frame]) -> None:
+        payload = event.data
+        if event.name == b"error":
+            self._fail(read_error(payload))
+        elif payload == b"[DONE]":
+            self._finish_by_mark(frames)
+        else:
+            chunk = shapes.chunk(payload)
+            if chunk is None:
+                self._break("an event is not a chunk")
+            elif chunk.failed:
+                self._fail(read_error(payload))
+            else:
+                self._chunk(chunk, payload.replace(b"\n", b" "), frames)
+
+    def _chunk(self, chunk: shapes.Chunk, payload: bytes, frames: list[Frame]) -> None:
+        payload = self._renamed(chunk, payload)
+        choices = chunk.choices or []
+        usage = shapes.usage(chunk.usage)
+        if usage is not None:
+            self.usage = usage
+            self._usage_raw = bytes(chunk.usage)
+            self._usage_chunk = payload if chunk.choices == [] else None
+            self.tokens = usage.completion
+        if choices or usage is None:
+            if b'"tool_calls"' in payload:
+                payload = self._numbered(choices, payload)
+            self._pass(chunk, choices, sse.event(payload), frames)
+        self._last = chunk
+
+    def _pass(self, chunk: shapes.Chunk, choices: list[shapes.Choice], data: bytes, frames: list[Frame]) -> None:
+        content = any(choice.has_content for choice in choices)
+        finished = any(choice.finished for choice in choices)
+        if finished:
+            self._finished = True
+            self._length_cut |= any(bytes(choice.finish_reason) == b'"length"' for choice in choices)
+        if content and bytes(chunk.usage) in shapes.EMPTY:
+            self.tokens += 1
+        if self.started:
+            frames.append(Frame(data))
+        elif content or finished:
+            self._release(frames)
+            frames.append(Frame(data))
+        else:
+            self._hold(data)
+
+    def _hold(self, data: bytes) -> None:
+        self._held.append(data)
+        self._held_size += len(data)
+        if self._held_size > sse.EVENT_LIMIT:
+            self._break("too much came before the first content")
+
+    def _release(self, frames: list[Frame]) -> None:
+        self.started = True
+        frames.extend(Frame(data) for data in self._held)
+        self._held.clear()
+
+    # ------------------------------------------------------------------------------------- what is put right
+
+    def _renamed(self, chunk: shapes.Chunk, payload: bytes) -> bytes:
+        """`payload` with the model's name the client asked for. The exact bytes to replace are worked out once."""
+        if chunk.model is None or chunk.model == self._call.model:
+            return payload
+        if self._rename is None or self._rename[0] not in payload:
+            for found in _MODEL.finditer(payload):
+                if shapes.model_in(found.group()) == chunk.model:
+                    name = msgspec.json.encode(self._call.model)
+                    self._rename = (found.group(), b'"model":' + name)
+                    break
+        return payload if self._rename is None else payload.replace(*self._rename)
+
+    def _numbered(self, choices: list[shapes.Choice], payload: bytes) -> bytes:
+        """`payload` with the tool calls numbered so that clients can tell them apart; mostly as it came."""
+        places: list[list[int]] = []
+        wrong = False
+        for choice in choices:
+            number = choice.index or 0
+            calls = choice.tool_calls
+            if calls and number not in self._numbers and len(self._numbers) < _CHOICES_LIMIT:
+                self._numbers[number] = ToolCallNumbers()
+            numbers = self._numbers.get(number)
+            if numbers is None:
+                places.append([])
+                continue
+            places.append([numbers.place(call.index, call.id) for call in calls])
+            wrong |= places[-1] != [call.index for call in calls]
+        return shapes.renumbered(payload, places) if wrong else payload
+
+    # ------------------------------------------------------------------------------------------------- the end
+
+    def _finish_by_mark(self, frames: list[Frame]) -> None:
+        if not (self.started or self._held or self._usage_raw):
+            self._break("the stream ended before its first chunk")
+            return
+        self._close(frames)
+
+    def _close(self, frames: list[Frame]) -> None:
+        """The answer is complete: usage once, then the mark once."""
+        if not self.started:
+            self._release(frames)
+        if self._usage_raw:
+            payload = self._usage_chunk or shapes.usage_chunk(self._last, self._call.model, self._usage_raw)
+            frames.append(Frame(sse.event(payload), usage_only=True))
+        frames.append(Frame(DONE))
+        self.ended = True
+        self._direct = False
+
+    def _finish_open(self, clean: bool, frames: list[Frame]) -> None:
+        """What the end of the body left open."""
+        if self._whole is not None:
+            if clean:
+                self._finish_whole(self._whole, frames)
+            return
+        event = self._reader.finish()
+        if event is None:
+            return
+        if clean or event.data == b"[DONE]" or shapes.chunk(event.data) is not None:
+            self._event(event, frames)
+
+    def _keep_whole(self, kept: bytearray, data: bytes) -> None:
+        kept += data
+        if len(kept) > sse.EVENT_LIMIT:
+            self._break("a body instead of a stream is longer than the limit")
+
+    def _finish_whole(self, kept: bytearray, frames: list[Frame]) -> None:
+        body, outcome = read_whole(self._call, bytes(kept))
+        if outcome.cause is Cause.OK:
+            self.started = True
+            self.usage = outcome.usage
+            frames.extend(split(self._call, body))
+        self._end_with(replace(outcome, committed=self.started))
+
+    def _fail(self, error: EngineError) -> None:
+        self._end_with(in_band(error, committed=self.started))
+
+    def _break(self, detail: str) -> None:
+        cause = Cause.BROKEN_STREAM if self.started else Cause.PROTOCOL
+        fault = errors.stream_incomplete() if self.started else None
+        self._end_with(Outcome(cause, committed=self.started, status=200, detail=detail, fault=fault))
+
+    def _end_with(self, outcome: Outcome) -> None:
+        self._verdict = outcome
+        self.ended = True
+        self._direct = False
+        self._held.clear()
+
+    def _outcome(self, clean: bool) -> Outcome:
+        usage = self.usage
+        if usage is None and self.started:
+            usage = Usage(prompt=self._call.prompt_tokens, completion=self.tokens, estimated=True)
+        if self._verdict is None and not self.ended:
+            self._verdict = Outcome(
+                Cause.BROKEN_STREAM,
+                committed=self.started,
+                status=200,
+                detail="the body ended before the answer did" if clean else "the connection was cut",
+                fault=errors.stream_incomplete() if self.started else None,
+            )
+        if self._verdict is not None:
+            return replace(self._verdict, usage=self._verdict.usage or usage)
+        whole = self._finished and not self._length_cut
+        return Outcome(Cause.OK, usage=usage, committed=self.started, status=200, cacheable=whole)

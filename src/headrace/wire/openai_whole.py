@@ -1,0 +1,33 @@
+"""Whole answers (one JSON body) of OpenAI-shaped engines."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.model import Cause, Outcome, Usage
+from headrace.wire import openai_shapes as shapes
+from headrace.wire.engine_errors import in_band, read_error
+from headrace.wire.openai_call import OpenAICall
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def read_whole(call: OpenAICall, body: bytes) -> tuple[bytes, Outcome]:
+    """The body for the client, and how the attempt ended.
+
+    The body is the engine's own, except that `model` is the name the client asked for. One that is no answer to this
+    kind of call is PROTOCOL, an error inside a 200 is judged by its type; both come with an empty body.
+    """
+    answer = shapes.chunk(body)
+    if answer is None:
+        return b"", Outcome(Cause.PROTOCOL, status=200, detail="the body is not an answer")
+    if answer.failed:
+        return b"", in_band(read_error(body), committed=False)
+    if not (bytes(answer.data) not in shapes.EMPTY if call.endpoint == "embeddings" else answer.choices):
+        return b"", Outcome(Cause.PROTOCOL, status=200, detail="the body holds no answer")
+    if answer.model is not None and answer.model != call.model:
+        body = msgspec.json.encode({**_FIELDS.decode(body), "model": call.model})
+    written = 0 if call.endpoint == "embeddings" else len(body) // 4
+    usage = shapes.usage(answer.usage) or Usage(call.prompt_tokens, written, estimated=True)
+    cut = any(bytes(choice.finish_reason) == b'"length"' for choice in answer.choices or [])
+    return body, Outcome(Cause.OK, usage=usage, committed=True, status=200, cacheable=not cut)
