@@ -8,6 +8,8 @@ from headrace.testing import steps
 from headrace.testing.connection import Script, ScriptedConnection, Step
 from headrace.testing.http_reader import ReceivedRequest
 from headrace.testing.link import PeerGone
+from headrace.testing.load import MockStats
+from headrace.testing.mock_engine import MockEngine
 from headrace.testing.scripted import ScriptedEngine
 from headrace.testing.virtual_time import (
     Deadlock,
@@ -23,6 +25,8 @@ __all__ = [
     "Changes",
     "Deadlock",
     "GuardExpired",
+    "MockEngine",
+    "MockStats",
     "PeerGone",
     "RealIO",
     "ReceivedRequest",

@@ -114,6 +114,14 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._left_executor)
         return future
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109 - asyncio's
+        """As in any loop, but the bound is that of all work in executors."""
+        self._in_executor += 1
+        try:
+            await super().shutdown_default_executor()
+        finally:
+            self._in_executor -= 1
+
     def _left_executor(self, _: asyncio.Future[T]) -> None:
         self._in_executor -= 1
 
