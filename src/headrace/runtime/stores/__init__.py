@@ -1,0 +1,207 @@
+"""What outlives a request: finished answers, and requests that were not answered.
+
+`memory` keeps them in this process, `sql` keeps dead letters on disk. Times are wall-clock seconds since 1970 in UTC
+unless a parameter is called `now`: that one is the scheduler's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from headrace.model import AnswerForm, AttemptRecord, DeadLetter, ServiceClass, Usage
+from headrace.wire.frames import Frame
+from headrace.wire.openai import OpenAICall
+
+CAPACITY = 1000
+"""Most dead letters kept unless configured otherwise."""
+
+_FRAME_COST = 96
+_LETTER_COST = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A finished answer, ready to be sent again. `frames` are complete, usage and terminal frames included."""
+
+    form: AnswerForm
+    frames: tuple[Frame, ...]
+    usage: Usage | None
+    model: str
+    instance: str
+
+    @property
+    def size(self) -> int:
+        """Roughly the memory it takes, in bytes."""
+        return sum(len(frame.data) + _FRAME_COST for frame in self.frames) + _LETTER_COST
+
+
+class Cache(Protocol):
+    """Finished answers by fingerprint."""
+
+    def get(self, fingerprint: bytes, now: float) -> Answer | None:
+        """The answer, or None when there is none that may still be used."""
+        ...
+
+    def put(self, fingerprint: bytes, answer: Answer, now: float) -> None:
+        """Keeps an answer; an older one of the same fingerprint is replaced. May decline."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredLetter:
+    """A request that was not answered, as it is kept. It never holds credentials: no header is in here."""
+
+    request_id: str
+    reason: str
+    """The ending, or `backpressure:<stage>` for one refused at a full queue."""
+    detail: str = ""
+    tenant: str
+    user: str
+    session: str = ""
+    service_class: ServiceClass
+    model: str
+    endpoint: str
+    died_at: float
+    waited: float
+    """Seconds from arrival to death."""
+    attempts: tuple[AttemptRecord, ...] = ()
+    """Their times are seconds since the arrival."""
+    body: bytes | None = None
+    """The request, to be replayed; None when prompts are not kept."""
+    id: int = 0
+    """Given by the store; a younger letter has a greater one."""
+    claimed: bool = False
+    """A replay has taken it and has not yet said how it went."""
+
+    @property
+    def shed(self) -> bool:
+        """Refused for want of room, not failed: the first to go when letters are too many."""
+        return self.reason.startswith("backpressure:")
+
+    @property
+    def size(self) -> int:
+        """Roughly the memory it takes, in bytes."""
+        return len(self.body or b"") + len(self.detail) + 256 * len(self.attempts) + _LETTER_COST
+
+
+def letter_of(letter: DeadLetter, died_at: float, body: bytes | None = None) -> StoredLetter:
+    """What is kept of the scheduler's `letter`, which died at the wall-clock time `died_at`.
+
+    `body` is what a replay will send; without it that is the body of the call the request carries, if it carries one.
+    """
+    request, flow = letter.request, letter.request.flow
+    if body is None and isinstance(request.payload, OpenAICall):
+        body = request.payload.body
+    return StoredLetter(
+        request_id=request.id,
+        reason=letter.reason,
+        detail=letter.detail,
+        tenant=flow.tenant,
+        user=flow.user,
+        session=flow.session,
+        service_class=flow.service_class,
+        model=request.model,
+        endpoint=request.endpoint,
+        died_at=died_at,
+        waited=max(0.0, letter.died - letter.arrived),
+        attempts=tuple(
+            replace(attempt, started=attempt.started - letter.arrived, ended=attempt.ended - letter.arrived)
+            for attempt in letter.attempts
+        ),
+        body=body,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterFilter:
+    """Which letters are meant; None: any. The youngest come first."""
+
+    reason: str | None = None
+    """A whole reason, or the part before its colon."""
+    model: str | None = None
+    tenant: str | None = None
+    user: str | None = None
+    since: float | None = None
+    """Died at or after this time."""
+    until: float | None = None
+    """Died before this time."""
+    before: int | None = None
+    """Older than the letter of this id: the next page."""
+    limit: int = 100
+
+    def takes(self, letter: StoredLetter) -> bool:
+        """Whether `letter` is meant; `limit` apart."""
+        return (
+            (self.reason is None or self.reason in (letter.reason, letter.reason.partition(":")[0]))
+            and self.model in (None, letter.model)
+            and self.tenant in (None, letter.tenant)
+            and self.user in (None, letter.user)
+            and (self.since is None or letter.died_at >= self.since)
+            and (self.until is None or letter.died_at < self.until)
+            and (self.before is None or letter.id < self.before)
+        )
+
+
+class DeadLetters(Protocol):
+    """Keeps at most so many letters. Those refused for want of room fill at most half and are the first to go."""
+
+    @property
+    def count(self) -> int:
+        """Letters kept at the moment."""
+        ...
+
+    @property
+    def evicted(self) -> int:
+        """Letters lost to the bound since the start."""
+        ...
+
+    @property
+    def degraded(self) -> bool:
+        """The store cannot be written; letters are kept in memory for the time being."""
+        ...
+
+    def add(self, letter: StoredLetter) -> None:
+        """Keeps a letter and gives it an id. Never waits, never raises."""
+        ...
+
+    async def list(self, which: LetterFilter) -> tuple[StoredLetter, ...]:
+        """The letters meant, youngest first."""
+        ...
+
+    async def get(self, letter_id: int) -> StoredLetter | None:
+        """One letter."""
+        ...
+
+    async def drain(self) -> tuple[StoredLetter, ...]:
+        """Gives out and removes all that no replay has claimed, oldest first, in one step."""
+        ...
+
+    async def delete(self, ids: Iterable[int]) -> int:
+        """Removes letters; returns how many there were."""
+        ...
+
+    async def age_out(self, before: float) -> int:
+        """Removes what died before that time; returns how many."""
+        ...
+
+    async def claim(self, letter_id: int) -> StoredLetter | None:
+        """Takes a letter for a replay; None when it is gone or somebody else has it: two replays make one call.
+
+        A claim outlives the process. One that nobody released or finished stays visible as claimed: whether its call
+        was made is not known, so it is not made again unless somebody releases it.
+        """
+        ...
+
+    async def release(self, letter_id: int) -> None:
+        """The replay did not happen: the letter can be claimed again."""
+        ...
+
+    async def done(self, letter_id: int) -> None:
+        """The replay was answered: the letter is removed."""
+        ...
+
+    async def close(self) -> None:
+        """Writes what is waiting to be written and lets go of the store."""
+        ...

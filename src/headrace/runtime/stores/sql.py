@@ -1,0 +1,272 @@
+"""Dead letters in a database: SQLite by default, through SQLAlchemy.
+
+`add` never waits. Letters wait in a bounded ring (the same rule as in memory) for the one writer task, which takes all
+that are there in one transaction; so a burst costs few commits. A transaction that was committed survives the death of
+the process (SQLite: write-ahead log, `synchronous=NORMAL`; after a loss of power the last ones may be missing).
+
+A database that cannot be written, or is full or locked, is no error of anybody's request: the letters stay in the ring,
+`degraded` is set, one line is logged, and the writer tries again every `retry` seconds. Reading still works as far as
+the database can be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+from sqlalchemy import URL, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from headrace.runtime.stores import CAPACITY, LetterFilter, StoredLetter, letter_table
+from headrace.runtime.stores.ring import LetterIds, LetterRing
+
+T = TypeVar("T")
+
+MAX_BYTES = 1024 * 1024 * 1024
+BATCH = 256
+RETRY = 5.0
+_BUSY_SECONDS = 5.0
+
+_log = structlog.get_logger(__name__)
+
+
+def sqlite_url(path: str | Path) -> URL:
+    """The address of a SQLite file; it is created on first use, its directory is not."""
+    return URL.create("sqlite+aiosqlite", database=str(path))
+
+
+class SqlDeadLetters:
+    """Keeps dead letters at `url`, at most `capacity` of them with `max_bytes` bytes in all.
+
+    `open` starts the writer; what is added before is written then. Without `keep_bodies` requests are not kept.
+    """
+
+    def __init__(
+        self,
+        url: URL | str,
+        *,
+        capacity: int = CAPACITY,
+        max_bytes: int = MAX_BYTES,
+        keep_bodies: bool = True,
+        retry: float = RETRY,
+    ) -> None:
+        self._capacity = capacity
+        self._max_bytes = max_bytes
+        self._retry = retry
+        self._ids = LetterIds()
+        self._pending = LetterRing(capacity, keep_bodies=keep_bodies, ids=self._ids)
+        self._engine = create_async_engine(url, hide_parameters=True)
+        if self._engine.dialect.name == "sqlite":
+            event.listen(self._engine.sync_engine, "connect", _tune_sqlite)
+        self._lock = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._writer: asyncio.Task[None] | None = None
+        self._prepared = False
+        self._stored = 0
+        self._evicted = 0
+        self.degraded = False
+        """The database cannot be written; letters are kept in memory for the time being."""
+
+    @property
+    def count(self) -> int:
+        """Letters kept, as of the last write."""
+        return self._stored + len(self._pending)
+
+    @property
+    def evicted(self) -> int:
+        """Letters lost to the bound since the start."""
+        return self._evicted + self._pending.evicted
+
+    async def open(self) -> None:
+        """Makes the first contact and starts the writer. A database that cannot be used only degrades the store."""
+        async with self._lock:
+            await self._flush()
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._write())
+
+    def add(self, letter: StoredLetter) -> None:
+        """Keeps a letter and has it written. Never waits, never raises."""
+        self._pending.add(letter)
+        self._wake.set()
+
+    async def flush(self) -> bool:
+        """Writes what waits; False when it could not be written."""
+        async with self._lock:
+            return await self._flush()
+
+    async def list(self, which: LetterFilter) -> tuple[StoredLetter, ...]:
+        """The letters meant, youngest first."""
+        async with self._lock:
+            await self._flush()
+            stored: list[StoredLetter] = []
+            with suppress(_Unusable):
+                stored = await self._read(lambda conn: letter_table.select(conn, which))
+            both = sorted((*stored, *self._pending.list(which)), key=lambda letter: -letter.id)
+            return tuple(both[: which.limit])
+
+    async def get(self, letter_id: int) -> StoredLetter | None:
+        """One letter."""
+        async with self._lock:
+            waiting = self._pending.get(letter_id)
+            if waiting is not None:
+                return waiting
+            with suppress(_Unusable):
+                return await self._read(lambda conn: letter_table.get(conn, letter_id))
+            return None
+
+    async def drain(self) -> tuple[StoredLetter, ...]:
+        """Gives out and removes all that no replay has claimed, oldest first, in one transaction."""
+        async with self._lock:
+            await self._flush()
+            stored: list[StoredLetter] = []
+            with suppress(_Unusable):
+                stored = await self._change(letter_table.take_all)
+            return (*stored, *self._pending.drain())
+
+    async def delete(self, ids: Iterable[int]) -> int:
+        """Removes letters; returns how many there were."""
+        wanted = tuple(ids)
+        async with self._lock:
+            gone = self._pending.delete(wanted)
+            with suppress(_Unusable):
+                gone += await self._change(lambda conn: letter_table.delete(conn, wanted))
+            return gone
+
+    async def age_out(self, before: float) -> int:
+        """Removes what died before that time; returns how many."""
+        async with self._lock:
+            gone = self._pending.age_out(before)
+            with suppress(_Unusable):
+                gone += await self._change(lambda conn: letter_table.delete_before(conn, before))
+            return gone
+
+    async def claim(self, letter_id: int) -> StoredLetter | None:
+        """Takes a letter for a replay, committed before this returns; None when it is gone or taken."""
+        async with self._lock:
+            await self._flush()
+            if self._pending.get(letter_id) is not None:
+                return self._pending.claim(letter_id)
+            with suppress(_Unusable):
+                return await self._change(lambda conn: letter_table.claim(conn, letter_id))
+            return None
+
+    async def release(self, letter_id: int) -> None:
+        """The replay did not happen."""
+        async with self._lock:
+            self._pending.release(letter_id)
+            with suppress(_Unusable):
+                await self._change(lambda conn: letter_table.release(conn, letter_id))
+
+    async def done(self, letter_id: int) -> None:
+        """The replay was answered: the letter is removed. If that cannot be written it stays claimed."""
+        await self.delete((letter_id,))
+
+    async def close(self) -> None:
+        """Writes what waits, stops the writer and closes the database."""
+        self._closing.set()
+        self._wake.set()
+        if self._writer is not None:
+            await self._writer
+            self._writer = None
+        await self.flush()
+        await self._engine.dispose()
+
+    async def _write(self) -> None:
+        """The writer: one transaction after the other while there is something to write."""
+        while not self._closing.is_set():
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                written = await self.flush()
+            except Exception:  # noqa: BLE001 - the task's outer edge: letters are still taken in
+                _log.exception("dead_letters_writer_failed")
+                written = False
+            if not written:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), self._retry)
+                self._wake.set()
+
+    async def _flush(self) -> bool:
+        """Under the lock. True when nothing waits any more."""
+        try:
+            if not self._prepared or self.degraded:
+                self._ids.beyond(await self._change(_first_contact))
+                self._prepared = True
+            while batch := self._pending.oldest(BATCH):
+                await self._insert(batch)
+        except _Unusable:
+            return False
+        return True
+
+    async def _insert(self, batch: tuple[StoredLetter, ...]) -> None:
+        async def work(conn: AsyncConnection) -> tuple[frozenset[int], int, int]:
+            taken = await letter_table.insert(conn, batch)
+            evicted = await letter_table.evict(conn, self._capacity, self._max_bytes)
+            return taken, evicted, await letter_table.greatest_id(conn) if taken else 0
+
+        taken, evicted, greatest = await self._change(work)
+        written = [letter.id for letter in batch if letter.id not in taken]
+        # Those no longer in the ring were evicted from it while they were being written: they are not lost.
+        self._evicted += evicted - (len(written) - self._pending.delete(written))
+        self._ids.beyond(greatest)
+        self._pending.renumber(taken)
+
+    async def _change(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        """Runs `work` in a transaction; raises _Unusable when the database cannot be written."""
+        try:
+            async with self._engine.begin() as conn:
+                result = await work(conn)
+                stored = await letter_table.count(conn)
+        except _BROKEN as error:
+            self._degrade(error)
+            raise _Unusable from error
+        self._stored = stored
+        if self.degraded:
+            self.degraded = False
+            _log.info("dead_letters_restored")
+        return result
+
+    async def _read(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        """Runs `work` without writing; raises _Unusable when the database cannot be read."""
+        try:
+            async with self._engine.connect() as conn:
+                return await work(conn)
+        except _BROKEN as error:
+            self._degrade(error)
+            raise _Unusable from error
+
+    def _degrade(self, error: Exception) -> None:
+        if not self.degraded:
+            self.degraded = True
+            cause = error.orig if isinstance(error, DBAPIError) else error
+            _log.warning("dead_letters_degraded", error=type(cause).__name__, detail=str(cause))
+
+
+class _Unusable(Exception):
+    """The database does not do what it should at the moment."""
+
+
+_BROKEN = (SQLAlchemyError, sqlite3.Error, OSError, letter_table.SchemaTooNew)
+
+
+async def _first_contact(conn: AsyncConnection) -> int:
+    """Makes the database ready; returns the greatest id in use."""
+    await letter_table.prepare(conn)
+    return await letter_table.greatest_id(conn)
+
+
+def _tune_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout={int(_BUSY_SECONDS * 1000)}")
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.close()
