@@ -316,12 +316,14 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """A health check of an instance ended. `busy` says that it did not answer in time but bytes still flow from it."""
+    """A health check of an instance ended."""
 
     instance: str
     healthy: bool
     busy: bool = False
-    detail: str = ""
+    """It did not answer, but bytes still flow from it: says nothing."""
+    definite: bool = False
+    """The engine itself said that it is not ready: no further check is waited for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from headrace.core.limits import LimitRule
 from headrace.core.settings import (
     BreakerSettings,
     FairnessSettings,
+    HealthSettings,
     LimitSettings,
     QueueSettings,
     RecoverySettings,
@@ -140,6 +141,7 @@ class Config(Section):
                 max_backoff=self.circuit_breaker.max_backoff,
             ),
             recovery=self._recovery(),
+            health=HealthSettings(unhealthy_after=self.health_check.unhealthy_threshold),
             routing=RoutingSettings(
                 strategy=self.load_balancer.strategy,
                 speed=self.load_balancer.weights.speed,

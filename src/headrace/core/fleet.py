@@ -43,8 +43,6 @@ _PENALTY = {
     Cause.RATE_LIMITED: 0.7,
     Cause.BROKEN_STREAM: 0.5,
 }
-_UNHEALTHY_AFTER = 3
-"""Health checks that must fail in a row before an instance is down; one success brings it back."""
 _MAX_NAMES = 4096
 """Model names remembered with their pool; names come from callers, so the memory of them is bounded."""
 
@@ -68,6 +66,7 @@ class InstanceState:
     """The moving state of one instance."""
 
     __slots__ = (
+        "_unhealthy_after",
         "breaker",
         "cooldown_limited",
         "cooldown_until",
@@ -90,6 +89,7 @@ class InstanceState:
         )
         self.healthy = True
         self.draining = False
+        self._unhealthy_after = settings.health.unhealthy_after
         self.strikes = 0
         self.cooldown_until = 0.0
         self.cooldown_limited = False
@@ -176,8 +176,8 @@ class InstanceState:
             self.strikes = 0
             self.healthy = True
         elif not event.busy:
-            self.strikes += 1
-            self.healthy = self.healthy and self.strikes < _UNHEALTHY_AFTER
+            self.strikes += self._unhealthy_after if event.definite else 1
+            self.healthy = self.healthy and self.strikes < self._unhealthy_after
         return before != self.healthy
 
     def view(self, now: float) -> InstanceView:

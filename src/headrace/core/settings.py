@@ -93,6 +93,14 @@ class RecoverySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HealthSettings:
+    """When an instance counts as down."""
+
+    unhealthy_after: int = 3
+    """Health checks that must fail in a row; one success brings it back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingSettings:
     """How the instance is chosen among those that are open."""
 
@@ -118,5 +126,6 @@ class Settings:
     queue: QueueSettings = field(default_factory=QueueSettings)
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
+    health: HealthSettings = field(default_factory=HealthSettings)
     routing: RoutingSettings = field(default_factory=RoutingSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)

@@ -41,7 +41,7 @@ class AnswerHead:
     """What is known of an answer when it begins; the server makes its response headers of it.
 
     `waited` is the time in the queue in seconds; `cache` is the reader's own: the same answer is a MISS for the one who
-    caused it and JOINED for the others.
+    caused it and JOINED for the others; one from the cache is a HIT for all.
     """
 
     instance: str
@@ -246,7 +246,8 @@ class Relay:
         if not seat.begun:
             seat.begun = True
             assert self._head is not None
-            seat.reader.begin(replace(self._head, cache=seat.cache))
+            hit = self._head.cache is CacheResult.HIT
+            seat.reader.begin(self._head if hit else replace(self._head, cache=seat.cache))
             if seat.gone:
                 return
         seat.nudged = False

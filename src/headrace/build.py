@@ -1,0 +1,123 @@
+"""From a configuration to a running gateway: the one place where the parts are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from random import Random
+
+from prometheus_client import CollectorRegistry
+
+from headrace.config import Config
+from headrace.core.scheduler import Scheduler
+from headrace.model import Engine, Flow, Instance, Request, Snapshot
+from headrace.runtime.attempts import HttpBackend, Timeouts
+from headrace.runtime.backend import Backend
+from headrace.runtime.gateway import Gateway, Reply
+from headrace.runtime.observe import Gauges, Metrics
+from headrace.runtime.probes import Prober, ProbeSettings
+from headrace.runtime.relay import Reader
+from headrace.runtime.stores import DeadLetters
+from headrace.runtime.stores.memory import MemoryCache, MemoryDeadLetters
+from headrace.runtime.stores.sql import SqlDeadLetters
+from headrace.runtime.upstream import Upstream
+from headrace.runtime.workers import EchoWorker, WorkerBackend
+
+
+class Headrace:
+    """A gateway with everything around it: engines, health checks, stores, metrics.
+
+    Used as an async context manager: entering starts the health checks and opens the stores, leaving ends what is left.
+    """
+
+    def __init__(self, config: Config, random: Random | None = None) -> None:
+        random = random or Random()
+        self._config = config
+        self.instances: tuple[Instance, ...] = config.model_instances()
+        self.registry = CollectorRegistry()
+        self._upstream = Upstream()
+        timeouts = Timeouts(
+            connect=config.timeouts.connect,
+            first_token=config.timeouts.first_token,
+            idle=config.timeouts.idle,
+            attempt=config.timeouts.attempt,
+        )
+        self._http = HttpBackend(self._upstream, config.secrets(), timeouts)
+        self._echo = WorkerBackend(EchoWorker(), timeouts)
+        self._disk, self.dead_letters = _dead_letters(config)
+        self.gateway = Gateway(
+            Scheduler(config.scheduler_settings(), self.instances, random),
+            self._backend,
+            cache=_cache(config, random),
+            dead_letters=self.dead_letters,
+            keep_prompts=config.dead_letters.keep_bodies,
+        )
+        self.gateway.observe(Metrics(self.registry, exact_models(self.instances)))
+        self.registry.register(Gauges(self.gateway.snapshot, self.dead_letters, self.stages))
+        health = config.health_check
+        settings = ProbeSettings(
+            interval=health.interval_seconds, timeout=health.timeout_seconds, deep_every=health.deep_check_interval
+        )
+        self._prober = Prober(
+            self.gateway.step, self._upstream, config.secrets(), settings, self._http.pulses.__getitem__, random
+        )
+
+    async def __aenter__(self) -> Headrace:
+        if self._disk is not None:
+            await self._disk.open()
+        self._prober.watch(self.instances)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def open(self, request: Request, reader: Reader) -> Reply:
+        """Take a request; see `Gateway.open`."""
+        return self.gateway.open(request, reader)
+
+    def snapshot(self) -> Snapshot:
+        """What the scheduler holds now."""
+        return self.gateway.snapshot()
+
+    def positions(self, flow: Flow) -> Sequence[tuple[str, int, float]]:
+        """Where the waiting requests of the flow's user stand."""
+        return self.gateway.positions(flow)
+
+    def stages(self) -> Iterable[tuple[str, int, int]]:
+        """Depth and capacity of each stage that can hold something here."""
+        snapshot = self.gateway.snapshot()
+        most = sum(view.max_concurrent for view in snapshot.instances)
+        yield "queue", snapshot.queued, snapshot.queue_size
+        yield "inference", snapshot.running, most
+
+    async def drain(self, grace: float) -> None:
+        """Take no new work; give the running `grace` seconds; answer everybody else."""
+        await self.gateway.drain(grace)
+
+    async def close(self) -> None:
+        """End what is left and let go of connections and files."""
+        await self._prober.close()
+        await self.gateway.close()
+        await self._upstream.close()
+
+    def _backend(self, instance: Instance) -> Backend:
+        return self._echo if instance.engine is Engine.ECHO else self._http
+
+
+def exact_models(instances: Iterable[Instance]) -> tuple[str, ...]:
+    """The model names that instances serve by name, in order, each once."""
+    names = (served.name for instance in instances for served in instance.models if "*" not in served.name)
+    return tuple(dict.fromkeys(names))
+
+
+def _cache(config: Config, random: Random) -> MemoryCache:
+    dedup = config.dedup
+    return MemoryCache(random, ttl=dedup.ttl_seconds, max_entries=dedup.max_entries, max_bytes=dedup.max_bytes)
+
+
+def _dead_letters(config: Config) -> tuple[SqlDeadLetters | None, DeadLetters]:
+    """The store, and the same once more if it has to be opened."""
+    letters = config.dead_letters
+    if letters.path is None:
+        return None, MemoryDeadLetters(capacity=letters.capacity)
+    disk = SqlDeadLetters(letters.path, capacity=letters.capacity)
+    return disk, disk

@@ -1,0 +1,363 @@
+"""One attempt at one instance: from the order to dispatch to the outcome.
+
+`Backend` is the seam: `HttpBackend` asks an engine over HTTP, `workers.WorkerBackend` runs a Python callable. Both
+push what comes into a `Port` and end it with exactly one outcome, unless they were aborted.
+
+Timeouts of an HTTP attempt, each finite: connect (in the upstream client); first token, from the start to the
+first content, streams only; idle, between reads once content flows, which pings reset; attempt, over all. A reader
+that cannot keep up is no silence of the engine. Silence is measured by a count of reads looked at a few times per
+idle time, so that no clock is read per chunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.errors import InvalidRequest
+from headrace.model import AnswerForm, Cause, Dispatch, Outcome
+from headrace.runtime.relay import Source
+from headrace.runtime.upstream import Connection, Failure, Upstream
+from headrace.wire.adapters import Adapter, Decoder, adapter_for
+from headrace.wire.frames import Frame
+from headrace.wire.openai import OpenAICall
+
+_WHOLE_LIMIT = 32 * 1024 * 1024
+"""Longest answer that is not streamed, in bytes."""
+_REFUSAL_LIMIT = 64 * 1024
+"""As much of an error body is read."""
+_LOOKS_PER_IDLE = 8
+_PROGRESS_TOKENS = 32
+_LINGER_SECONDS = 1.0
+"""After its terminal event a stream has this long to end, so that its connection can be used again."""
+
+
+class Port(Protocol):
+    """Where an attempt delivers. Calls of an attempt that is over change nothing."""
+
+    def started(self) -> None:
+        """The first content is about to be fed."""
+        ...
+
+    def feed(self, frame: Frame) -> None:
+        """Bytes for the callers."""
+        ...
+
+    def progressed(self, tokens: int) -> None:
+        """So many more tokens were produced."""
+        ...
+
+    def finished(self, outcome: Outcome) -> None:
+        """The end; exactly once."""
+        ...
+
+
+class Running(Source, Protocol):
+    """An attempt under way."""
+
+    def abort(self) -> None:
+        """Close it now; the port hears nothing more."""
+        ...
+
+
+class Backend(Protocol):
+    """Carries out attempts."""
+
+    def start(self, dispatch: Dispatch, port: Port) -> Running:
+        """Begin; returns at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """How long an engine may take, in seconds."""
+
+    connect: float = 5.0
+    first_token: float = 120.0
+    idle: float = 60.0
+    attempt: float = 600.0
+
+
+class HttpBackend:
+    """Attempts over HTTP.
+
+    Args:
+        upstream: the client.
+        secrets: the key of each instance that has one, by instance id.
+        timeouts: for every attempt.
+        wall: the wall clock, for dates in `Retry-After`.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        secrets: Mapping[str, str],
+        timeouts: Timeouts,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._upstream = upstream
+        self._secrets = secrets
+        self._timeouts = timeouts
+        self._wall = wall
+        self.pulses: defaultdict[str, Pulse] = defaultdict(Pulse)
+        """Signs of life of each instance, by id."""
+
+    def start(self, dispatch: Dispatch, port: Port) -> Running:
+        """Send the request to `dispatch.instance`."""
+        call = dispatch.request.payload
+        if not isinstance(call, OpenAICall):
+            raise TypeError("an HTTP engine takes OpenAI calls")
+        instance = dispatch.instance
+        key = self._secrets.get(instance.id)
+        exchange = _Exchange(adapter_for(instance.engine), call, dispatch, port, self.pulses[instance.id])
+        exchange.begin(self._upstream, key, self._timeouts, self._wall)
+        return exchange
+
+
+class Pulse:
+    """Reads from one instance, counted: a busy engine that does not answer its health check is not dead."""
+
+    __slots__ = ("reads",)
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+
+class _Exchange:
+    """One HTTP attempt: sink of the upstream client, source of the relay."""
+
+    __slots__ = (
+        "_adapter",
+        "_body",
+        "_call",
+        "_connection",
+        "_decoder",
+        "_done",
+        "_instance",
+        "_key",
+        "_last_beat",
+        "_limit",
+        "_model",
+        "_paused",
+        "_port",
+        "_pulse",
+        "_reads",
+        "_reported",
+        "_seen_reads",
+        "_since",
+        "_started",
+        "_status",
+        "_status_headers",
+        "_timeouts",
+        "_timer",
+        "_wall",
+        "_whole",
+    )
+
+    def __init__(self, adapter: Adapter, call: OpenAICall, dispatch: Dispatch, port: Port, pulse: Pulse) -> None:
+        self._adapter = adapter
+        self._call = call
+        self._model = dispatch.upstream_model
+        self._whole = dispatch.request.form is AnswerForm.WHOLE
+        self._port = port
+        self._pulse = pulse
+        self._decoder: Decoder | None = None
+        self._body = bytearray()
+        self._limit = _WHOLE_LIMIT
+        self._status = 0
+        self._status_headers: Mapping[str, str] = {}
+        self._reads = self._seen_reads = 0
+        self._reported = 0
+        self._started = self._paused = self._done = False
+        self._connection: Connection | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._key: str | None = None
+        self._instance = dispatch.instance
+
+    def begin(self, upstream: Upstream, key: str | None, timeouts: Timeouts, wall: Callable[[], float]) -> None:
+        """Send the request."""
+        loop = asyncio.get_running_loop()
+        self._key, self._timeouts, self._wall = key, timeouts, wall
+        self._since = self._last_beat = loop.time()
+        try:
+            request = self._adapter.encode(self._call, self._instance, self._model, key)
+        except InvalidRequest as error:
+            self._finish(Outcome(Cause.REJECTED, fault=error.fault, detail="the engine cannot do what is asked"))
+            return
+        self._connection = upstream.open(self._instance.address, request, self, timeouts.connect)
+        self._watch(loop)
+
+    # ------------------------------------------------------------------ the relay's side
+
+    def pause(self) -> None:
+        """The readers cannot take more."""
+        self._paused = True
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        """They can again."""
+        self._paused = False
+        self._seen_reads = -1
+        if self._connection is not None:
+            self._connection.resume()
+
+    def abort(self) -> None:
+        """Nobody wants the answer any more."""
+        self._end()
+        if self._connection is not None:
+            self._connection.abort()
+
+    # ------------------------------------------------------------------ the engine's side
+
+    def head(self, status: int, headers: Mapping[str, str]) -> None:
+        """The engine answers."""
+        self._beat()
+        self._status, self._status_headers = status, headers
+        if status != 200:
+            self._limit = _REFUSAL_LIMIT
+        elif not self._whole:
+            self._decoder = self._adapter.decoder(self._call, self._model)
+
+    def data(self, data: bytes) -> None:
+        """A piece of the body."""
+        if self._done:
+            return
+        self._beat()
+        decoder = self._decoder
+        if decoder is None:
+            self._collect(data)
+            return
+        frames = decoder.feed(data)
+        if frames:
+            if not self._started:
+                self._start()
+            for frame in frames:
+                self._port.feed(frame)
+        if decoder.tokens - self._reported >= _PROGRESS_TOKENS:
+            self._report(decoder.tokens)
+        if decoder.ended:
+            self._complete(clean=True)
+            self._linger()
+
+    def end(self, failure: Failure | None, detail: str) -> None:
+        """The body ended, properly or not."""
+        if self._done:
+            self._end()
+            return
+        if failure is None:
+            self._complete(clean=True)
+        elif self._decoder is not None and failure is not Failure.PROTOCOL:
+            self._complete(clean=False)
+        else:
+            self._finish(Outcome(_CAUSES[failure], committed=self._started, status=self._status or None, detail=detail))
+
+    # ------------------------------------------------------------------ inside
+
+    def _collect(self, data: bytes) -> None:
+        self._body += data
+        if len(self._body) <= self._limit:
+            return
+        if self._limit == _REFUSAL_LIMIT:
+            del self._body[_REFUSAL_LIMIT:]
+            self._complete(clean=True)
+        else:
+            self._finish(Outcome(Cause.PROTOCOL, status=self._status, detail="the answer is longer than the limit"))
+        if self._connection is not None:
+            self._connection.abort()
+
+    def _complete(self, clean: bool) -> None:
+        """The answer is here as far as it will come: translate the rest of it and say how it ended."""
+        if self._decoder is not None:
+            frames, outcome = self._decoder.finish(clean)
+            if frames and not self._started:
+                self._start()
+            for frame in frames:
+                self._port.feed(frame)
+            self._finish(outcome)
+        elif self._status == 200:
+            body, outcome = self._adapter.whole(self._call, self._model, bytes(self._body))
+            if outcome.cause is Cause.OK:
+                self._start()
+                self._port.feed(Frame(body))
+            self._finish(outcome)
+        else:
+            secrets = (self._key,) if self._key else ()
+            headers = self._status_headers
+            self._finish(self._adapter.refused(self._status, headers, bytes(self._body), self._wall(), secrets))
+
+    def _start(self) -> None:
+        self._started = True
+        self._port.started()
+
+    def _report(self, tokens: int) -> None:
+        self._port.progressed(tokens - self._reported)
+        self._reported = tokens
+
+    def _finish(self, outcome: Outcome) -> None:
+        if not self._done:
+            self._end()
+            self._port.finished(outcome)
+
+    def _end(self) -> None:
+        self._done = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _beat(self) -> None:
+        self._reads += 1
+        self._pulse.reads += 1
+
+    # ------------------------------------------------------------------ time
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look again when the soonest limit could be reached."""
+        now, limits = loop.time(), self._timeouts
+        waits = [self._since + limits.attempt - now]
+        if not self._whole and not self._started:
+            waits.append(self._since + limits.first_token - now)
+        if self._reads:
+            waits.append(limits.idle / _LOOKS_PER_IDLE)
+        elif not self._whole:
+            waits.append(limits.first_token / _LOOKS_PER_IDLE)
+        self._timer = loop.call_later(max(0.0, min(waits)), self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now, limits = loop.time(), self._timeouts
+        if self._paused or self._reads != self._seen_reads:
+            self._last_beat, self._seen_reads = now, self._reads
+        if self._decoder is not None and self._decoder.tokens > self._reported:
+            self._report(self._decoder.tokens)
+        if now - self._since >= limits.attempt:
+            self._time_out("no complete answer in time")
+        elif not self._whole and not self._started and now - self._since >= limits.first_token:
+            self._time_out("no first token in time")
+        elif self._started and now - self._last_beat >= limits.idle:
+            self._time_out("silence in the middle of the answer")
+        else:
+            self._watch(loop)
+
+    def _time_out(self, detail: str) -> None:
+        usage = None if self._decoder is None else self._decoder.finish(clean=False)[1].usage
+        outcome = Outcome(Cause.TIMEOUT, usage, self._started, status=self._status or None, detail=detail)
+        if self._connection is not None:
+            self._connection.abort()
+        self._finish(outcome)
+
+    def _linger(self) -> None:
+        """Let a finished stream end by itself, but not for long."""
+        if self._connection is not None:
+            self._timer = asyncio.get_running_loop().call_later(_LINGER_SECONDS, self._connection.abort)
+
+
+_CAUSES = {
+    Failure.CONNECT: Cause.CONNECT,
+    Failure.TIMEOUT: Cause.TIMEOUT,
+    Failure.CUT: Cause.BROKEN_STREAM,
+    Failure.PROTOCOL: Cause.PROTOCOL,
+}

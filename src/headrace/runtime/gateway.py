@@ -1,0 +1,381 @@
+"""The gateway: carries out what the scheduler decides.
+
+It owns the scheduler and is the only one to call it. `step` takes a fact, lets the scheduler decide and performs
+the orders, without an await anywhere: that is the lock. A fact that turns up while orders are carried out waits in
+line until they are done. Bytes do not pass through here: they go from the attempt to the relay to the readers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol, assert_never, runtime_checkable
+
+from headrace.core.scheduler import Scheduler
+from headrace.errors import Fault
+from headrace.model import (
+    Abort,
+    Arrived,
+    Bury,
+    CacheResult,
+    Cancelled,
+    DeadLetter,
+    Decision,
+    Dispatch,
+    Draining,
+    Ending,
+    Event,
+    Finished,
+    Flow,
+    Instance,
+    Join,
+    Looked,
+    LookUp,
+    Outcome,
+    Progressed,
+    Remember,
+    Request,
+    Sealed,
+    Settle,
+    Snapshot,
+    Started,
+    Usage,
+    WakeAt,
+    Woke,
+)
+from headrace.runtime.attempts import Backend, Running
+from headrace.runtime.relay import AnswerHead, Reader, Relay
+from headrace.runtime.stores import Answer, Cache, DeadLetters, letter_of
+from headrace.wire.frames import Frame
+
+
+class Observer(Protocol):
+    """Sees every fact with the orders that followed. Must not raise, must not wait."""
+
+    def __call__(self, event: Event, decisions: Sequence[Decision], now: float) -> None:
+        """One step was decided; its orders are about to be carried out."""
+        ...
+
+
+@runtime_checkable
+class Replayable(Protocol):
+    """A payload that can be kept and sent again."""
+
+    body: bytes
+
+
+class Gateway:
+    """One process's traffic: requests in, answers pushed to readers.
+
+    Args:
+        scheduler: decides; from now on nobody else may call it.
+        backend: how attempts at an instance are carried out.
+        cache: finished answers; None: `look_up` always misses.
+        dead_letters: keeps what was not answered.
+        clock: monotonic seconds; the running loop's clock when None.
+        wall: wall clock, for dead letters.
+        keep_prompts: dead letters hold the request itself, so that it can be replayed.
+        observers: see every step.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        backend: Callable[[Instance], Backend],
+        *,
+        dead_letters: DeadLetters,
+        cache: Cache | None = None,
+        clock: Callable[[], float] | None = None,
+        wall: Callable[[], float] = time.time,
+        keep_prompts: bool = True,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self._scheduler = scheduler
+        self._backend = backend
+        self._cache = cache
+        self.dead_letters = dead_letters
+        self._clock = clock
+        self._wall = wall
+        self._keep_prompts = keep_prompts
+        self._observers = list(observers)
+        self._replies: dict[str, Reply] = {}
+        self._flights: dict[str, _Flight] = {}
+        self._facts: deque[Event] = deque()
+        self._stepping = False
+        self._wake: asyncio.TimerHandle | None = None
+        self._idle: asyncio.Event | None = None
+        self._renamed = 0
+
+    # ------------------------------------------------------------------ for callers
+
+    def open(self, request: Request, reader: Reader) -> Reply:
+        """Take a request. Everything that follows is told to `reader`; a refusal even before this returns.
+
+        A request whose id is in use by another one gets an addition to its id.
+        """
+        if request.id in self._replies:
+            request = self._rename(request)
+        reply = Reply(self, request, reader)
+        self._replies[request.id] = reply
+        self.step(Arrived(request))
+        return reply
+
+    def snapshot(self) -> Snapshot:
+        """What is held right now."""
+        return self._scheduler.snapshot(self._now())
+
+    def positions(self, flow: Flow) -> Sequence[tuple[str, int, float]]:
+        """The waiting requests of the flow's user: request id, position from 1, seconds until the expected start."""
+        return self._scheduler.positions(flow.tenant, flow.user)
+
+    def observe(self, observer: Observer) -> None:
+        """Add an observer."""
+        self._observers.append(observer)
+
+    @property
+    def alive(self) -> int:
+        """Requests that have not ended."""
+        return len(self._replies)
+
+    async def drain(self, grace: float) -> None:
+        """Take no new work, answer the queued at once, give the running `grace` seconds. Returns when all have ended."""
+        self.step(Draining(self._now() + grace))
+        if self._replies:
+            self._idle = asyncio.Event()
+            await self._idle.wait()
+
+    async def close(self) -> None:
+        """End what is left at once and let go of timers."""
+        await self.drain(0.0)
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        await self.dead_letters.close()
+
+    # ------------------------------------------------------------------ the one step
+
+    def step(self, event: Event) -> None:
+        """Take a fact, decide, carry out. Facts that come up meanwhile are taken next, in order."""
+        facts = self._facts
+        facts.append(event)
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while facts:
+                fact, now = facts.popleft(), self._now()
+                decisions = self._scheduler.handle(fact, now)
+                for observer in self._observers:
+                    observer(fact, decisions, now)
+                for decision in decisions:
+                    self._perform(decision, now)
+        finally:
+            self._stepping = False
+
+    def _perform(self, decision: Decision, now: float) -> None:
+        match decision:
+            case Dispatch():
+                flight = self._flights[decision.call]
+                flight.send(decision, self._backend(decision.instance))
+            case Settle():
+                self._settle(decision)
+            case Join():
+                self._join(decision)
+            case WakeAt(when):
+                self._wake_at(when, now)
+            case Abort(call):
+                self._flights[call].abort()
+            case LookUp(call, fingerprint):
+                self._look_up(call, fingerprint, now)
+            case Remember(call, fingerprint):
+                self._remember(call, fingerprint, now)
+            case Bury(letter):
+                self._bury(letter, now)
+            case _:
+                assert_never(decision)
+
+    def _join(self, decision: Join) -> None:
+        reply = self._replies[decision.ticket]
+        flight = self._flights.get(decision.call)
+        if flight is None:
+            flight = self._flights[decision.call] = _Flight(decision.call, self, reply.request)
+        flight.members += 1
+        reply.board(flight, decision.cache)
+
+    def _settle(self, decision: Settle) -> None:
+        reply = self._replies.pop(decision.ticket)
+        flight = reply.flight
+        reply.settle(decision.ending, decision.fault)
+        if flight is not None:
+            flight.members -= 1
+            if flight.members == 0:
+                del self._flights[flight.call]
+        if self._idle is not None and not self._replies:
+            self._idle.set()
+
+    def _look_up(self, call: str, fingerprint: bytes, now: float) -> None:
+        answer = self._cache.get(fingerprint, now) if self._cache is not None else None
+        if answer is not None:
+            self._flights[call].replay(answer)
+        self.step(Looked(call, answer is not None))
+
+    def _remember(self, call: str, fingerprint: bytes, now: float) -> None:
+        answer = self._flights[call].answer()
+        if self._cache is not None and answer is not None:
+            self._cache.put(fingerprint, answer, now)
+
+    def _bury(self, letter: DeadLetter, now: float) -> None:
+        payload = letter.request.payload
+        body = payload.body if self._keep_prompts and isinstance(payload, Replayable) else None
+        self.dead_letters.add(letter_of(letter, self._wall() - (now - letter.died), body))
+
+    def _wake_at(self, when: float | None, now: float) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+        self._wake = None
+        if when is not None:
+            self._wake = asyncio.get_running_loop().call_later(max(0.0, when - now), self.step, Woke())
+
+    def _now(self) -> float:
+        return self._clock() if self._clock is not None else asyncio.get_running_loop().time()
+
+    def _rename(self, request: Request) -> Request:
+        self._renamed += 1
+        return replace(request, id=f"{request.id}~{self._renamed}")
+
+
+class Reply:
+    """A request that was handed to the gateway; the caller's handle on it."""
+
+    __slots__ = ("_gateway", "_reader", "_resume", "flight", "request")
+
+    def __init__(self, gateway: Gateway, request: Request, reader: Reader) -> None:
+        self._gateway = gateway
+        self._reader = reader
+        self._resume: Callable[[], None] | None = None
+        self.request = request
+        self.flight: _Flight | None = None
+
+    @property
+    def id(self) -> str:
+        """The request's id, which is new among the living."""
+        return self.request.id
+
+    def cancel(self) -> None:
+        """The caller has gone. Harmless after the end."""
+        if self.flight is not None:
+            self.flight.relay.detach(self._reader)
+        self._gateway.step(Cancelled(self.request.id))
+
+    def resume(self) -> None:
+        """The caller can take more. Harmless when nothing waits."""
+        if self._resume is not None:
+            self._resume()
+
+    def board(self, flight: _Flight, cache: CacheResult) -> None:
+        """The request was accepted and rides on `flight`."""
+        self.flight = flight
+        self._resume = flight.relay.attach(self._reader, cache)
+
+    def settle(self, ending: Ending, fault: Fault | None) -> None:
+        """The request's end."""
+        if self.flight is None:
+            self._reader.end(ending, fault)
+        elif ending is Ending.CANCELLED:
+            self.flight.relay.detach(self._reader)
+        else:
+            self.flight.relay.end(self._reader, ending, fault)
+
+
+class _Flight:
+    """One model call under way: its relay, its running attempt, and how many tickets ride on it."""
+
+    __slots__ = ("_gateway", "_request", "_running", "call", "instance", "members", "relay", "usage")
+
+    def __init__(self, call: str, gateway: Gateway, request: Request) -> None:
+        self.call = call
+        self._gateway = gateway
+        self._request = request
+        self._running: Running | None = None
+        self.members = 0
+        self.instance = ""
+        self.usage: Usage | None = None
+        self.relay = Relay(keep=request.fingerprint is not None, on_sealed=self._sealed)
+
+    def send(self, dispatch: Dispatch, backend: Backend) -> None:
+        """Start an attempt."""
+        self.instance = dispatch.instance.id
+        port = _Port(self._gateway, self, dispatch)
+        self._running = backend.start(dispatch, port)
+        self.relay.source = self._running
+
+    def abort(self) -> None:
+        """Close the running attempt."""
+        running, self._running = self._running, None
+        self.relay.source = None
+        if running is not None:
+            running.abort()
+
+    def land(self) -> None:
+        """The running attempt ended by itself."""
+        self._running = None
+        self.relay.source = None
+
+    def replay(self, answer: Answer) -> None:
+        """Give a stored answer to those on board."""
+        head = AnswerHead(answer.instance, answer.model, 0, 0.0, answer.form, CacheResult.HIT)
+        self.relay.open(head)
+        for frame in answer.frames:
+            self.relay.feed(frame)
+
+    def answer(self) -> Answer | None:
+        """The finished answer, if all of it was kept."""
+        frames, request = self.relay.kept, self._request
+        if not frames:
+            return None
+        return Answer(form=request.form, frames=frames, usage=self.usage, model=request.model, instance=self.instance)
+
+    def _sealed(self) -> None:
+        self._gateway.step(Sealed(self.call))
+
+
+class _Port:
+    """Where one attempt delivers; an aborted attempt calls nothing any more."""
+
+    __slots__ = ("_dispatch", "_flight", "_gateway")
+
+    def __init__(self, gateway: Gateway, flight: _Flight, dispatch: Dispatch) -> None:
+        self._gateway = gateway
+        self._flight = flight
+        self._dispatch = dispatch
+
+    def started(self) -> None:
+        """The first content is here: the attempt is the one that answers."""
+        dispatch = self._dispatch
+        head = AnswerHead(
+            dispatch.instance.id,
+            dispatch.upstream_model,
+            dispatch.attempt,
+            dispatch.waited,
+            dispatch.request.form,
+            CacheResult.MISS,
+        )
+        self._flight.relay.open(head)
+        self._gateway.step(Started(dispatch.call, dispatch.attempt))
+
+    def feed(self, frame: Frame) -> None:
+        """Bytes for the callers."""
+        self._flight.relay.feed(frame)
+
+    def progressed(self, tokens: int) -> None:
+        """So many more tokens."""
+        self._gateway.step(Progressed(self._dispatch.call, self._dispatch.attempt, tokens))
+
+    def finished(self, outcome: Outcome) -> None:
+        """The attempt's end."""
+        self._flight.usage = outcome.usage
+        self._flight.land()
+        self._gateway.step(Finished(self._dispatch.call, self._dispatch.attempt, outcome))

@@ -1,0 +1,130 @@
+"""Health checks: is an instance there, and does it answer?
+
+Light: a GET that costs no tokens, each `interval` (jittered, so that replicas do not beat in step). Deep: every
+`deep_every` light checks, one token is really generated, and its result counts. Three failures in a row mean down,
+one success means up; 429 is not down; a 503 is the engine's own word that it is not ready. An engine too busy to
+answer its check while bytes still flow from it is busy, not dead. Checks go around the scheduler: they take no
+slot and are nobody's traffic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from random import Random
+
+import msgspec
+import structlog
+
+from headrace.model import Cause, Engine, Instance, Probed
+from headrace.runtime.attempts import Pulse
+from headrace.runtime.upstream import Upstream, UpstreamFailed
+from headrace.wire.adapters import EngineRequest, adapter_for
+from headrace.wire.openai import parse
+
+_ANSWER_LIMIT = 1024 * 1024
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeSettings:
+    """How often and how patiently; seconds."""
+
+    interval: float = 10.0
+    timeout: float = 5.0
+    deep_every: int = 30
+    """Every how many checks one is deep; 0: never."""
+    deep_timeout: float = 30.0
+
+
+class Prober:
+    """Checks instances until it is closed.
+
+    Args:
+        step: told the result of each check.
+        pulse: the signs of life of an instance, by its id.
+        random: jitter.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[Probed], None],
+        upstream: Upstream,
+        secrets: Mapping[str, str],
+        settings: ProbeSettings,
+        pulse: Callable[[str], Pulse],
+        random: Random,
+    ) -> None:
+        self._step = step
+        self._upstream = upstream
+        self._secrets = secrets
+        self._settings = settings
+        self._pulse = pulse
+        self._random = random
+        self._tasks: dict[str, tuple[Instance, asyncio.Task[None]]] = {}
+        self._up: dict[str, bool] = {}
+
+    def watch(self, instances: Iterable[Instance]) -> None:
+        """Check exactly these from now on; each at once, then at every interval."""
+        wanted = {i.id: i for i in instances if i.engine not in (Engine.ECHO, Engine.WORKER)}
+        for known, (instance, task) in list(self._tasks.items()):
+            if wanted.get(known) != instance:
+                task.cancel()
+                del self._tasks[known]
+        for name, instance in wanted.items():
+            if name not in self._tasks:
+                self._tasks[name] = (instance, asyncio.create_task(self._keep_checking(instance)))
+
+    async def close(self) -> None:
+        """Stop all checks."""
+        tasks = [task for _, task in self._tasks.values()]
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _keep_checking(self, instance: Instance) -> None:
+        count, seen = 0, -1
+        while True:
+            deep = self._settings.deep_every > 0 and count > 0 and count % self._settings.deep_every == 0
+            result = await self.check(instance, deep=deep)
+            reads = self._pulse(instance.id).reads
+            if not result.healthy and not result.definite and seen not in (-1, reads):
+                result = Probed(instance.id, healthy=False, busy=True)
+            seen = reads
+            self._note(result)
+            self._step(result)
+            count += 1
+            await asyncio.sleep(self._settings.interval * (0.8 + 0.4 * self._random.random()))
+
+    async def check(self, instance: Instance, *, deep: bool = False) -> Probed:
+        """One check of `instance`; never raises for what an engine does."""
+        key = self._secrets.get(instance.id)
+        request = _one_token(instance, key) if deep else None
+        timeout = self._settings.deep_timeout if request is not None else self._settings.timeout
+        try:
+            status, headers, body = await self._upstream.fetch(
+                instance.address, request or adapter_for(instance.engine).health(instance, key), timeout, _ANSWER_LIMIT
+            )
+        except UpstreamFailed:
+            return Probed(instance.id, healthy=False)
+        if request is not None and status >= 300:
+            outcome = adapter_for(instance.engine).refused(status, headers, body, 0.0, ())
+            return Probed(instance.id, outcome.cause in (Cause.RATE_LIMITED, Cause.REJECTED))
+        return Probed(instance.id, healthy=status < 500, definite=status == 503)
+
+    def _note(self, result: Probed) -> None:
+        if result.busy or self._up.get(result.instance, True) == result.healthy:
+            return
+        self._up[result.instance] = result.healthy
+        _log.info("health check", instance=result.instance, healthy=result.healthy)
+
+
+def _one_token(instance: Instance, key: str | None) -> EngineRequest | None:
+    """The smallest completion, for an instance that names a model of its own."""
+    name = next((served.upstream or served.name for served in instance.models if "*" not in served.name), None)
+    if name is None:
+        return None
+    body = {"model": name, "messages": [{"role": "user", "content": "ping"}], "max_tokens": 1, "temperature": 0}
+    return adapter_for(instance.engine).encode(parse("chat", msgspec.json.encode(body)), instance, name, key)
