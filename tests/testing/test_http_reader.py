@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.testing import ReceivedRequest
@@ -16,6 +16,7 @@ _STREAM = (
 )
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, len(_STREAM)), max_size=8))
 def test_every_split_gives_the_same_requests(cuts: list[int]) -> None:
     """Head, counted body and chunked body are found at any split of the bytes."""

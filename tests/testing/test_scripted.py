@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from headrace.testing import GuardExpired, Script, ScriptedConnection, ScriptedEngine, steps
+from headrace.testing import GuardExpired, Script, ScriptedConnection, ScriptedEngine, run_virtual, steps
 
 _CHAT = b'{"model":"m","stream":true}'
 
@@ -132,17 +132,17 @@ async def test_hanging_ends_when_the_peer_closes(engine: ScriptedEngine) -> None
     assert engine.failures == []
 
 
-async def test_a_hang_that_nobody_ends_fails_the_test() -> None:
+def test_a_hang_that_nobody_ends_fails_the_test() -> None:
     """A peer that stays makes the engine's exit raise, so a broken test fails instead of hanging."""
 
     async def broken() -> None:
-        async with ScriptedEngine([steps.hang()], guard=0.01) as engine:
+        async with ScriptedEngine([steps.hang()], guard=3.0) as engine:
             peer = await Peer.connect(engine)
             peer.ask()
             await peer.read_all()
 
     with pytest.raises(GuardExpired, match="the peer closes"):
-        await broken()
+        run_virtual(broken(), settle=0.02)
 
 
 async def test_an_assertion_in_a_script_fails_the_test() -> None:
@@ -247,3 +247,32 @@ async def test_bytes_that_are_no_http_close_the_connection(engine: ScriptedEngin
 
     assert engine.links[0].malformed is not None
     assert engine.received == b"hello?\r\n\r\n"
+
+
+async def test_idle_connections_can_be_closed_from_this_side(engine: ScriptedEngine) -> None:
+    """An answer in any form keeps the connection; `close_connections` then ends it without announcement."""
+    engine.once(steps.whole(200, b"hi", {"x-a": "1"}), [steps.raw(b"HTTP/1.1 204 Nothing\r\n\r\n"), steps.end()])
+    peer = await Peer.connect(engine)
+    peer.ask()
+    assert await peer.reader.readexactly(48) == b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx-a: 1\r\n\r\nhi"
+    peer.ask()
+    await peer.reader.readuntil(b"Nothing\r\n\r\n")
+    assert (engine.connections, engine.open_connections) == (1, 1)
+    engine.close_connections()
+
+    assert await peer.read_all() == b""
+    assert engine.closed_by_peer == 0
+
+
+async def test_a_completion_is_answered_as_a_completion(engine: ScriptedEngine) -> None:
+    """On /v1/completions the ready-made answer has `text`, streamed and whole."""
+    engine.default = [steps.answer("a b"), steps.close()]
+    texts = []
+    for body in (b'{"model":"m"}', b'{"model":"m","stream":true}'):
+        peer = await Peer.connect(engine)
+        peer.ask(body, "/v1/completions")
+        data = (await peer.read_all()).decode()
+        lines = [line.removeprefix("data: ") for line in data.split("\n") if line.startswith(("data: {", "{"))]
+        texts.append("".join(choice["text"] for line in lines for choice in json.loads(line)["choices"]))
+
+    assert texts == ["a b", "a b"]

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.testing.timing import ContinuousBatch, Produced, QueueFull, Timing, TooLong
@@ -186,6 +186,7 @@ def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None
 _DEED = st.tuples(st.sampled_from(["submit", "cancel", "pass"]), st.integers(0, 30), st.integers(0, 40))
 
 
+@settings(deadline=None)
 @given(st.lists(_DEED, max_size=60))
 def test_whatever_happens_the_bounds_hold_and_everyone_is_served(deeds: list[tuple[str, int, int]]) -> None:
     """Slots, queue and cache are never exceeded; who was let in and not cancelled gets exactly its tokens, in order."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def mock_engine(
     *,
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     model: Annotated[str, typer.Option(help="Name of the one model it serves.")] = "mock",
     slots: Annotated[int, typer.Option(help="Requests answered at the same time.")] = 4,
@@ -55,10 +55,7 @@ def mock_engine(
         )
     except ValueError as error:
         raise Refused(f"{error}.") from None
-    try:
-        _run(engine)
-    except OSError as error:
-        raise Refused(f"Cannot listen on {host}:{port}: {error.strerror}.") from None
+    _run(engine)
 
 
 def _run(engine: MockEngine) -> None:
@@ -68,8 +65,12 @@ def _run(engine: MockEngine) -> None:
         import uvloop
 
         factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(_serve(engine))
+    try:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(_serve(engine))
+    except OSError as error:
+        place = engine.url.removeprefix("http://")
+        raise Refused(f"Cannot listen on {place}: {error.strerror}.") from None
 
 
 async def _serve(engine: MockEngine) -> None:
