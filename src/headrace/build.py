@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from random import Random
+from typing import Self
 
 from prometheus_client import CollectorRegistry
 
 from headrace.config import Config
 from headrace.core.scheduler import Scheduler
 from headrace.model import Engine, Flow, Instance, Request, Snapshot
-from headrace.runtime.attempts import HttpBackend, Timeouts
-from headrace.runtime.backend import Backend
+from headrace.runtime.attempts import HttpBackend
+from headrace.runtime.backend import Backend, Timeouts
 from headrace.runtime.gateway import Gateway, Reply
 from headrace.runtime.observe import Gauges, Metrics
 from headrace.runtime.probes import Prober, ProbeSettings
@@ -26,14 +27,11 @@ from headrace.runtime.workers import EchoWorker, WorkerBackend
 class Headrace:
     """A gateway with everything around it: engines, health checks, stores, metrics.
 
-    Used as an async context manager: entering starts the health checks and opens the stores, leaving ends what is left.
+    `start` opens the stores and begins the health checks, `close` ends what is left; or use it as an async context manager.
     """
 
-    def __init__(self, config: Config, random: Random | None = None) -> None:
-        random = random or Random()
-        self._config = config
+    def __init__(self, config: Config, registry: CollectorRegistry, random: Random) -> None:
         self.instances: tuple[Instance, ...] = config.model_instances()
-        self.registry = CollectorRegistry()
         self._upstream = Upstream()
         timeouts = Timeouts(
             connect=config.timeouts.connect,
@@ -51,8 +49,8 @@ class Headrace:
             dead_letters=self.dead_letters,
             keep_prompts=config.dead_letters.keep_bodies,
         )
-        self.gateway.observe(Metrics(self.registry, exact_models(self.instances)))
-        self.registry.register(Gauges(self.gateway.snapshot, self.dead_letters, self.stages))
+        self.gateway.observe(Metrics(registry, exact_models(self.instances)))
+        registry.register(Gauges(self.gateway.snapshot, self.dead_letters, self.stages))
         health = config.health_check
         settings = ProbeSettings(
             interval=health.interval_seconds, timeout=health.timeout_seconds, deep_every=health.deep_check_interval
@@ -61,11 +59,15 @@ class Headrace:
             self.gateway.step, self._upstream, config.secrets(), settings, self._http.pulses.__getitem__, random
         )
 
-    async def __aenter__(self) -> Headrace:
+    async def start(self) -> Self:
+        """Open the stores and begin the health checks; inside the event loop that it is to live in."""
         if self._disk is not None:
             await self._disk.open()
         self._prober.watch(self.instances)
         return self
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -101,6 +103,17 @@ class Headrace:
 
     def _backend(self, instance: Instance) -> Backend:
         return self._echo if instance.engine is Engine.ECHO else self._http
+
+
+def build(config: Config, *, registry: CollectorRegistry | None = None, random: Random | None = None) -> Headrace:
+    """Put a gateway together. Nothing runs before `start`.
+
+    Args:
+        config: what it is to be.
+        registry: where its metrics go; a new one if None.
+        random: its only source of chance; seeded by the system if None.
+    """
+    return Headrace(config, registry or CollectorRegistry(), random or Random())
 
 
 def exact_models(instances: Iterable[Instance]) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ def _run(config: Config, sample: str, *, talk: bool) -> None:
         threading.Thread(target=_converse, args=(url,), name="chat", daemon=True).start()
 
     async def open_gateway() -> GatewayPort:
-        return build(config, registry=registry)
+        return await build(config, registry=registry).start()
 
     raise typer.Exit(run(open_gateway, server_settings(config), registry, listener))
 

@@ -46,7 +46,7 @@ from headrace.model import (
     WakeAt,
     Woke,
 )
-from headrace.runtime.attempts import Backend, Running
+from headrace.runtime.backend import Backend, Running
 from headrace.runtime.relay import AnswerHead, Reader, Relay
 from headrace.runtime.stores import Answer, Cache, DeadLetters, letter_of
 from headrace.wire.frames import Frame
@@ -141,7 +141,7 @@ class Gateway:
         return len(self._replies)
 
     async def drain(self, grace: float) -> None:
-        """Take no new work, answer the queued at once, give the running `grace` seconds. Returns when all have ended."""
+        """Take no new work, answer the queued at once, give the running `grace` seconds. Returns when all ended."""
         self.step(Draining(self._now() + grace))
         if self._replies:
             self._idle = asyncio.Event()
