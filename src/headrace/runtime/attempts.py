@@ -15,12 +15,10 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
 
 from headrace.errors import InvalidRequest
 from headrace.model import AnswerForm, Cause, Dispatch, Outcome
-from headrace.runtime.relay import Source
+from headrace.runtime.backend import Port, Running, Timeouts
 from headrace.runtime.upstream import Connection, Failure, Upstream
 from headrace.wire.adapters import Adapter, Decoder, adapter_for
 from headrace.wire.frames import Frame
@@ -34,52 +32,6 @@ _LOOKS_PER_IDLE = 8
 _PROGRESS_TOKENS = 32
 _LINGER_SECONDS = 1.0
 """After its terminal event a stream has this long to end, so that its connection can be used again."""
-
-
-class Port(Protocol):
-    """Where an attempt delivers. Calls of an attempt that is over change nothing."""
-
-    def started(self) -> None:
-        """The first content is about to be fed."""
-        ...
-
-    def feed(self, frame: Frame) -> None:
-        """Bytes for the callers."""
-        ...
-
-    def progressed(self, tokens: int) -> None:
-        """So many more tokens were produced."""
-        ...
-
-    def finished(self, outcome: Outcome) -> None:
-        """The end; exactly once."""
-        ...
-
-
-class Running(Source, Protocol):
-    """An attempt under way."""
-
-    def abort(self) -> None:
-        """Close it now; the port hears nothing more."""
-        ...
-
-
-class Backend(Protocol):
-    """Carries out attempts."""
-
-    def start(self, dispatch: Dispatch, port: Port) -> Running:
-        """Begin; returns at once."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeouts:
-    """How long an engine may take, in seconds."""
-
-    connect: float = 5.0
-    first_token: float = 120.0
-    idle: float = 60.0
-    attempt: float = 600.0
 
 
 class HttpBackend:
