@@ -52,6 +52,7 @@ _PLAIN = (
     *("died_at", "waited", "claimed", "body"),
 )
 _attempts_decoder = msgspec.json.Decoder(tuple[AttemptRecord, ...])
+_insert_new = letters.insert().prefix_with("OR IGNORE", dialect="sqlite")
 _first_to_go = (letters.c.claimed, letters.c.shed.desc(), letters.c.id)
 
 
@@ -60,7 +61,10 @@ class SchemaTooNew(Exception):
 
 
 async def prepare(conn: AsyncConnection) -> None:
-    """Creates what is missing, and writes in any case, so that a database that takes nothing shows. Raises SchemaTooNew."""
+    """Creates what is missing, and writes in any case, so that a database that takes nothing shows it.
+
+    Raises SchemaTooNew.
+    """
     await conn.run_sync(_metadata.create_all)
     version = await conn.scalar(sa.select(_versions.c.version).where(_versions.c.part == _PART))
     if version is None:
@@ -81,13 +85,11 @@ async def insert(conn: AsyncConnection, batch: Sequence[StoredLetter]) -> frozen
 
     Returns the ids that other letters have (another process writes here, too); those of the batch were not written.
     """
+    await conn.execute(_insert_new, [_row(letter) for letter in batch])
     ids = [letter.id for letter in batch]
     query = sa.select(letters.c.id, letters.c.request_id).where(letters.c.id.in_(ids))
-    there = {letter_id: request_id for letter_id, request_id in (await conn.execute(query)).all()}
-    rows = [_row(letter) for letter in batch if letter.id not in there]
-    if rows:
-        await conn.execute(letters.insert(), rows)
-    return frozenset(letter.id for letter in batch if there.get(letter.id, letter.request_id) != letter.request_id)
+    there = {row.id: row.request_id for row in await conn.execute(query)}
+    return frozenset(letter.id for letter in batch if there[letter.id] != _storable(letter.request_id))
 
 
 async def evict(conn: AsyncConnection, capacity: int, max_bytes: int) -> int:

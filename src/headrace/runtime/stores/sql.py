@@ -265,8 +265,13 @@ async def _first_contact(conn: AsyncConnection) -> int:
 
 
 def _tune_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
-    cursor = connection.cursor()
-    cursor.execute(f"PRAGMA busy_timeout={int(_BUSY_SECONDS * 1000)}")
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
-    cursor.close()
+    try:
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout={int(_BUSY_SECONDS * 1000)}")
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=NORMAL")
+        cursor.close()
+    except sqlite3.Error:
+        # The pool does not know this connection yet: nobody else would close it.
+        connection.close()
+        raise
