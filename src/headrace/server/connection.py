@@ -36,7 +36,7 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the clock for the first head."""
         super().connection_made(transport)
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT, transport.abort)
+        self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The peer has gone."""
@@ -44,28 +44,34 @@ class BoundedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count what belongs to a head."""
-        if self._in_head:
-            self._head_size += len(data)
+        """Count what belongs to a head; a read in which one is completed starts the count anew."""
+        self._head_size = self._head_size + len(data) if self._in_head else 0
         super().data_received(data)
-        if self._in_head and self._head_size > HEAD_LIMIT and not self.transport.is_closing():
+        if self._head_size > HEAD_LIMIT and not self.transport.is_closing():
             self.transport.write(_TOO_LARGE)
             self.transport.close()
 
     def on_message_begin(self) -> None:
         """A head begins."""
         super().on_message_begin()
-        self._in_head = True
-        self._head_size = 0
         self.scope["extensions"] = {CUT_EXTENSION: {"cut": self.transport.abort}}
-        if self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_TIMEOUT, self.transport.abort)
+        self._start_timer()
 
     def on_headers_complete(self) -> None:
         """The head is complete."""
         self._in_head = False
+        self._head_size = 0
         self._stop_timer()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The next bytes are a head again."""
+        self._in_head = True
+        super().on_message_complete()
+
+    def _start_timer(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_TIMEOUT, self.transport.abort)
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:

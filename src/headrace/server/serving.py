@@ -66,6 +66,8 @@ class DrainingServer(uvicorn.Server):
         try:
             _log.info("draining", grace=self._grace)
             await self._gateway.drain(self._grace)
+        except Exception:  # noqa: BLE001 - the task's outer edge: the process ends all the same
+            _log.exception("draining failed")
         finally:
             self.should_exit = True
 
