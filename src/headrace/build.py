@@ -19,7 +19,7 @@ from headrace.runtime.probes import Prober, ProbeSettings
 from headrace.runtime.relay import Reader
 from headrace.runtime.stores import DeadLetters
 from headrace.runtime.stores.memory import MemoryCache, MemoryDeadLetters
-from headrace.runtime.stores.sql import SqlDeadLetters
+from headrace.runtime.stores.sql import SqlDeadLetters, sqlite_url
 from headrace.runtime.upstream import Upstream
 from headrace.runtime.workers import EchoWorker, WorkerBackend
 
@@ -132,5 +132,5 @@ def _dead_letters(config: Config) -> tuple[SqlDeadLetters | None, DeadLetters]:
     letters = config.dead_letters
     if letters.path is None:
         return None, MemoryDeadLetters(capacity=letters.capacity)
-    disk = SqlDeadLetters(letters.path, capacity=letters.capacity)
+    disk = SqlDeadLetters(sqlite_url(letters.path), capacity=letters.capacity)
     return disk, disk
