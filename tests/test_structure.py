@@ -1,0 +1,30 @@
+"""The sizes that keep code readable are kept by every file."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "headrace"
+LONGEST_FILE = 400
+LONGEST_FUNCTION = 40
+LONGER = {"model.py": 500}
+"""Files that may be longer: the vocabulary is one list of small values, read from top to bottom."""
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Each function's name and its length in lines, decorators and docstring apart."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+            text = ast.get_docstring(node, clean=False)
+            yield node.name, node.end_lineno - node.lineno + 1 - (text.count("\n") + 1 if text else 0)
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_files_and_functions_stay_short(path: Path) -> None:
+    """A file has at most 400 lines, a function at most 40 beside its docstring."""
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGER.get(path.name, LONGEST_FILE)
+    assert {name: lines for name, lines in functions(path) if lines > LONGEST_FUNCTION} == {}
