@@ -155,6 +155,21 @@ async def test_a_caller_without_a_stream_joins_a_stream() -> None:
         assert answer.headers["x-headrace-cache"] == "hit"
 
 
+@pytest.mark.parametrize("nonsense", [b"{broken", b"[]", b"1"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_nonsense_that_only_translation_discovers_is_502(nonsense: bytes, stream: bool) -> None:
+    """What passed unread and cannot be translated is the engine's failure, told as such."""
+    gateway = FakeGateway()
+    async with front_door(gateway) as front, front.client() as client:
+        client.post("/v1/chat/completions", {**CHAT, "stream": stream})
+        reply = await gateway.arrived()
+        reply.begin(AnswerForm.WHOLE if stream else AnswerForm.STREAM)
+        reply.write(nonsense if stream else b"data: " + nonsense + b"\n\n")
+        reply.end()
+        answer = await client.answer()
+        assert (answer.status, answer.error["code"]) == (502, "upstream_error")
+
+
 @pytest.mark.parametrize("include_usage", [True, False])
 async def test_a_streaming_caller_gets_a_whole_answer_as_a_stream(include_usage: bool) -> None:
     """One JSON body becomes events, with a usage chunk only for those who asked for one."""

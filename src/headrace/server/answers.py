@@ -109,22 +109,27 @@ class AnswerWriter:
 
     def _deliver(self, ending: Ending) -> None:
         """Hand over what was collected, in the form that was asked for."""
-        assert self._head is not None
+        try:
+            body = self._translated()
+        except (ValueError, TypeError, AttributeError):
+            # Frames pass through the gateway unread; that an engine wrote nonsense into one shows only here.
+            self._fail(Ending.INFERENCE_FAILURE, errors.upstream_error())
+            return
         if self._call.stream:
-            body = b"".join(
-                frame.data
-                for frame in split(self._call, b"".join(self._collected))
-                if self.wants_usage or not frame.usage_only
-            )
             self._exchange.start(200, [*_STREAM_HEADERS, *self._headers()])
             self._exchange.finish(body)
         else:
-            if self._head.form is AnswerForm.STREAM:
-                body = assemble(self._call, [Frame(data) for data in self._collected])
-            else:
-                body = b"".join(self._collected)
             answer_json(self._exchange, 200, body, self._headers())
         self._close(ending, 200)
+
+    def _translated(self) -> bytes:
+        assert self._head is not None
+        if self._call.stream:
+            frames = split(self._call, b"".join(self._collected))
+            return b"".join(frame.data for frame in frames if self.wants_usage or not frame.usage_only)
+        if self._head.form is AnswerForm.WHOLE:
+            return b"".join(self._collected)
+        return assemble(self._call, [Frame(data) for data in self._collected])
 
     def _fail(self, ending: Ending, fault: Fault) -> None:
         if self._streams:

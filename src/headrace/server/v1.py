@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -22,18 +23,21 @@ _log = structlog.get_logger("headrace.server")
 
 
 class DataPath:
-    """Handlers of `/v1`. `clock` is the scheduler's, in seconds; `wall` is Unix time."""
+    """Handlers of `/v1`.
+
+    `clock` is the scheduler's in seconds, the running loop's when None, as for the gateway; `wall` is Unix time.
+    """
 
     def __init__(
         self,
         gateway: GatewayPort,
         settings: ServerSettings,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._gateway = gateway
         self._settings = settings
-        self._clock = clock
+        self._clock = clock or _loop_time
         self._wall = wall
         self._created = int(wall())
         self._open: set[str] = set()
@@ -171,6 +175,10 @@ class DataPath:
             instance=head.instance if head is not None else None,
             attempts=head.attempts if head is not None else 0,
         )
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _matches(name: str, model: str) -> bool:
