@@ -34,8 +34,9 @@ from headrace.wire.openai_whole import read_whole
 
 DONE = sse.event(b"[DONE]")
 
-_FINISHED = re.compile(rb'"finish_reason"\s*+:\s*+"')
-_USAGE = re.compile(rb'"usage"\s*+:\s*+\{')
+_SPECIAL = re.compile(
+    rb'"(?:finish_reason"\s*+:\s*+"|usage"\s*+:\s*+\{|error"\s*+:\s*+[^n\s]|tool_calls"\s*+:\s*+\[)'
+).search
 _MODEL = re.compile(rb'"model"\s*+:\s*+"(?:[^"\\]|\\.)*+"')
 _CHOICES_LIMIT = 128
 """Choices whose tool calls are numbered; OpenAI's own bound for `n`."""
@@ -46,16 +47,14 @@ def regular(data: bytes) -> int:
 
     No search finds something inside a text: there, quotes and line ends are escaped.
     """
-    if not (data.startswith(b"data: {") and data.endswith(b"}\n\n")) or b"\r" in data:
+    if not (data.startswith(b"data: {") and data.endswith(b"}\n\n")) or data.find(b"\r") >= 0:
         return 0
     chunks = 1
     if data.find(b"\n") != len(data) - 2:
         chunks = data.count(b"}\n\ndata: {") + 1
         if data.count(b"\n") != 2 * chunks:
             return 0
-    if _FINISHED.search(data) or b'"error"' in data or b'"tool_calls"' in data:
-        return 0
-    return 0 if b'"usage"' in data and _USAGE.search(data) else chunks
+    return 0 if _SPECIAL(data) else chunks
 
 
 class OpenAIDecoder:
@@ -189,24 +188,21 @@ class OpenAIDecoder:
         if choices or usage is None:
             if b'"tool_calls"' in payload:
                 payload = self._numbered(choices, payload)
-            self._pass(chunk, choices, sse.event(payload), frames)
+            if usage is None and any(choice.has_content for choice in choices):
+                self.tokens += 1
+            self._pass(choices, sse.event(payload), frames)
         self._last = chunk
 
-    def _pass(self, chunk: shapes.Chunk, choices: list[shapes.Choice], data: bytes, frames: list[Frame]) -> None:
-        content = any(choice.has_content for choice in choices)
-        finished = any(choice.finished for choice in choices)
+    def _pass(self, choices: list[shapes.Choice], data: bytes, frames: list[Frame]) -> None:
+        finished = [choice for choice in choices if choice.finished]
         if finished:
             self._finished = True
-            self._length_cut |= any(bytes(choice.finish_reason) == b'"length"' for choice in choices)
-        if content and bytes(chunk.usage) in shapes.EMPTY:
-            self.tokens += 1
-        if self.started:
-            frames.append(Frame(data))
-        elif content or finished:
-            self._release(frames)
-            frames.append(Frame(data))
-        else:
+            self._length_cut |= any(bytes(choice.finish_reason) == b'"length"' for choice in finished)
+        if not self.started and not finished and not any(choice.has_content for choice in choices):
             self._hold(data)
+            return
+        self._release(frames)
+        frames.append(Frame(data))
 
     def _hold(self, data: bytes) -> None:
         self._held.append(data)
@@ -260,9 +256,9 @@ class OpenAIDecoder:
 
     def _close(self, frames: list[Frame]) -> None:
         """The answer is complete: usage once, then the mark once."""
-        if not self.started:
-            self._release(frames)
-        if self._usage_raw:
+        self._release(frames)
+        if self.usage is not None:
+            self.tokens = self.usage.completion
             payload = self._usage_chunk or shapes.usage_chunk(self._last, self._call.model, self._usage_raw)
             frames.append(Frame(sse.event(payload), usage_only=True))
         frames.append(Frame(DONE))
