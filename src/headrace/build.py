@@ -27,7 +27,7 @@ from headrace.runtime.workers import EchoWorker, WorkerBackend
 class Headrace:
     """A gateway with everything around it: engines, health checks, stores, metrics.
 
-    `start` opens the stores and begins the health checks, `close` ends what is left; or use it as an async context manager.
+    `start` opens the stores and begins the health checks, `close` ends what is left; as a context manager it does both.
     """
 
     def __init__(self, config: Config, registry: CollectorRegistry, random: Random) -> None:

@@ -38,7 +38,9 @@ _UNBURIED = frozenset(
         Ending.DRAINING,
     }
 )
-"""Endings that leave no dead letter: the caller has an answer, is gone, or was told at the door that it is his own limit."""
+"""Endings without a dead letter: the caller has an answer, is gone, or was told at the door of his own limit."""
+
+_TOTALS = ("accepted", "refused", "answered", "failed", "cancelled", "model_calls", "joined", "hits", "retries")
 
 
 class Book:
@@ -51,7 +53,7 @@ class Book:
         self.flights = FlightIndex()
         self.limiter = Limiter()
         self.timers: Timers[Ticket | Call | Pool] = Timers()
-        self.totals: Counter[str] = Counter()
+        self.totals: Counter[str] = Counter(dict.fromkeys(_TOTALS, 0))
         self.out: list[Decision] = []
         """Orders of the event at hand."""
         self._numbered = 0

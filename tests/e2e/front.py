@@ -1,0 +1,127 @@
+"""A whole headrace in the test's own event loop: real sockets on both sides, no process, no server loop.
+
+Because nothing in it ticks, it also runs on virtual time (`virtually`): minutes of cooldown pass in milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any, ParamSpec
+
+import uvicorn
+from prometheus_client import CollectorRegistry
+from uvicorn.server import ServerState
+
+from headrace.build import Headrace, build
+from headrace.cli.serve import server_settings
+from headrace.config import Config
+from headrace.model import Decision, Event, InstanceView
+from headrace.server.app import build_app
+from headrace.server.connection import BoundedHttp
+from headrace.testing import Changes, MockEngine, ScriptedEngine, guarded, run_virtual
+from tests.e2e.client import Client, client
+
+P = ParamSpec("P")
+
+GUARD = 10.0
+"""Longest wait for something a test is sure of, in seconds of the loop's clock."""
+_SETTLE = 0.004
+"""Real seconds of silence on all sockets after which virtual time jumps; all peers live in the same thread."""
+
+
+class Front:
+    """A running gateway, and a client that talks to it."""
+
+    def __init__(self, headrace: Headrace, caller: Client) -> None:
+        self.headrace = headrace
+        self.client = caller
+        self._changes = Changes()
+        headrace.gateway.observe(self._observe)
+
+    def _observe(self, event: Event, decisions: Sequence[Decision], now: float) -> None:
+        asyncio.get_running_loop().call_soon(self._changes.notify)
+
+    async def until(self, condition: Callable[[], bool], what: str, within: float = GUARD) -> None:
+        """Wait until a condition over what the scheduler holds is true."""
+        await self._changes.until(condition, within, what)
+
+    async def idle(self) -> None:
+        """Wait until nothing is left of any request, and check that every count is back to zero."""
+        await self.until(lambda: self.headrace.gateway.alive == 0, "every request ends")
+        snapshot = self.headrace.snapshot()
+        held = (snapshot.queued, snapshot.running, snapshot.waiting_retry, snapshot.looking, snapshot.following)
+        assert held == (0, 0, 0, 0, 0)
+        assert all((view.in_flight, view.unstarted_tokens) == (0, 0) for view in snapshot.instances)
+        totals = snapshot.totals
+        assert totals["accepted"] == totals["answered"] + totals["failed"] + totals["cancelled"]
+
+    def instance(self, name: str = "a") -> InstanceView:
+        """What is known of one instance now."""
+        return next(view for view in self.headrace.snapshot().instances if view.id == name)
+
+    @property
+    def totals(self) -> Mapping[str, int]:
+        """The gateway's counts since its start."""
+        return self.headrace.snapshot().totals
+
+
+@asynccontextmanager
+async def front(*engines: ScriptedEngine | MockEngine, **sections: Mapping[str, object]) -> AsyncIterator[Front]:
+    """A gateway before these engines, which are called a, b, c, ... and serve the model `m`.
+
+    `sections` are those of the configuration file; an `instances` section holds what is to be added to each engine's.
+    Health checks happen once, at the start; dead letters stay in memory unless a path is given.
+    """
+    extra = sections.pop("instances", {})
+    instances = [
+        {"id": name, "address": engine.url, "models": ["m"], **extra}
+        for name, engine in zip("abcdefgh", engines, strict=False)
+    ]
+    settings = {"health_check": {"interval_seconds": 86_400}, "dead_letters": {"path": None}, **sections}
+    config = Config.model_validate({"instances": instances, **settings})
+    registry = CollectorRegistry()
+    async with build(config, registry=registry, random=Random(1)) as headrace:
+        app = build_app(headrace, server_settings(config), registry)
+        server = uvicorn.Config(app, ws="none", lifespan="off", log_config=None, access_log=False)
+        async with _listening(server) as url, client(url) as caller:
+            yield Front(headrace, caller)
+
+
+@asynccontextmanager
+async def _listening(config: uvicorn.Config) -> AsyncIterator[str]:
+    state, loop = ServerState(), asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: BoundedHttp(config=config, server_state=state, app_state={}, _loop=loop), "127.0.0.1", 0
+    )
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in list(state.tasks):
+            task.cancel()
+        await asyncio.gather(*state.tasks, return_exceptions=True)
+        for connection in list(state.connections):
+            connection.transport.abort()
+        await guarded(server.wait_closed(), GUARD, "the front door closes")
+
+
+def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Decorator: the test runs on virtual time, loopback sockets included."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        run_virtual(test(*args, **kwargs), settle=_SETTLE)
+
+    return run
+
+
+async def later(seconds: float) -> None:
+    """Let virtual time pass; only under `virtually`."""
+    loop = asyncio.get_running_loop()
+    passed = loop.create_future()
+    loop.call_later(seconds, passed.set_result, None)
+    await passed
