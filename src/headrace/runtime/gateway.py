@@ -28,28 +28,22 @@ from headrace.model import (
     Draining,
     Ending,
     Event,
-    Finished,
     Flow,
     Instance,
     Join,
     Looked,
     LookUp,
-    Outcome,
-    Progressed,
     Remember,
     Request,
-    Sealed,
     Settle,
     Snapshot,
-    Started,
-    Usage,
     WakeAt,
     Woke,
 )
-from headrace.runtime.backend import Backend, Running
-from headrace.runtime.relay import AnswerHead, Reader, Relay
-from headrace.runtime.stores import Answer, Cache, DeadLetters, letter_of
-from headrace.wire.frames import Frame
+from headrace.runtime.backend import Backend
+from headrace.runtime.flight import Flight
+from headrace.runtime.relay import Reader
+from headrace.runtime.stores import Cache, DeadLetters, letter_of
 
 
 class Observer(Protocol):
@@ -102,7 +96,7 @@ class Gateway:
         self._keep_prompts = keep_prompts
         self._observers = list(observers)
         self._replies: dict[str, Reply] = {}
-        self._flights: dict[str, _Flight] = {}
+        self._flights: dict[str, Flight] = {}
         self._facts: deque[Event] = deque()
         self._stepping = False
         self._wake: asyncio.TimerHandle | None = None
@@ -140,11 +134,16 @@ class Gateway:
         """Requests that have not ended."""
         return len(self._replies)
 
+    @property
+    def flights(self) -> int:
+        """Model calls that are queued, running or waiting for another attempt."""
+        return len(self._flights)
+
     async def drain(self, grace: float) -> None:
         """Take no new work, answer the queued at once, give the running `grace` seconds. Returns when all ended."""
         self.step(Draining(self._now() + grace))
         if self._replies:
-            self._idle = asyncio.Event()
+            self._idle = self._idle or asyncio.Event()
             await self._idle.wait()
 
     async def close(self) -> None:
@@ -201,7 +200,7 @@ class Gateway:
         reply = self._replies[decision.ticket]
         flight = self._flights.get(decision.call)
         if flight is None:
-            flight = self._flights[decision.call] = _Flight(decision.call, self, reply.request)
+            flight = self._flights[decision.call] = Flight(decision.call, self.step, reply.request)
         flight.members += 1
         reply.board(flight, decision.cache)
 
@@ -229,8 +228,9 @@ class Gateway:
 
     def _bury(self, letter: DeadLetter, now: float) -> None:
         payload = letter.request.payload
+        stored = letter_of(letter, self._wall() - (now - letter.died))
         body = payload.body if self._keep_prompts and isinstance(payload, Replayable) else None
-        self.dead_letters.add(letter_of(letter, self._wall() - (now - letter.died), body))
+        self.dead_letters.add(replace(stored, body=body))
 
     def _wake_at(self, when: float | None, now: float) -> None:
         if self._wake is not None:
@@ -250,14 +250,15 @@ class Gateway:
 class Reply:
     """A request that was handed to the gateway; the caller's handle on it."""
 
-    __slots__ = ("_gateway", "_reader", "_resume", "flight", "request")
+    __slots__ = ("_ended", "_gateway", "_reader", "_resume", "flight", "request")
 
     def __init__(self, gateway: Gateway, request: Request, reader: Reader) -> None:
         self._gateway = gateway
         self._reader = reader
         self._resume: Callable[[], None] | None = None
+        self._ended = False
         self.request = request
-        self.flight: _Flight | None = None
+        self.flight: Flight | None = None
 
     @property
     def id(self) -> str:
@@ -268,114 +269,25 @@ class Reply:
         """The caller has gone. Harmless after the end."""
         if self.flight is not None:
             self.flight.relay.detach(self._reader)
-        self._gateway.step(Cancelled(self.request.id))
+        if not self._ended:  # by now another request may bear the same id
+            self._gateway.step(Cancelled(self.request.id))
 
     def resume(self) -> None:
         """The caller can take more. Harmless when nothing waits."""
         if self._resume is not None:
             self._resume()
 
-    def board(self, flight: _Flight, cache: CacheResult) -> None:
+    def board(self, flight: Flight, cache: CacheResult) -> None:
         """The request was accepted and rides on `flight`."""
         self.flight = flight
         self._resume = flight.relay.attach(self._reader, cache)
 
     def settle(self, ending: Ending, fault: Fault | None) -> None:
         """The request's end."""
+        self._ended = True
         if self.flight is None:
             self._reader.end(ending, fault)
         elif ending is Ending.CANCELLED:
             self.flight.relay.detach(self._reader)
         else:
             self.flight.relay.end(self._reader, ending, fault)
-
-
-class _Flight:
-    """One model call under way: its relay, its running attempt, and how many tickets ride on it."""
-
-    __slots__ = ("_gateway", "_request", "_running", "call", "instance", "members", "relay", "usage")
-
-    def __init__(self, call: str, gateway: Gateway, request: Request) -> None:
-        self.call = call
-        self._gateway = gateway
-        self._request = request
-        self._running: Running | None = None
-        self.members = 0
-        self.instance = ""
-        self.usage: Usage | None = None
-        self.relay = Relay(keep=request.fingerprint is not None, on_sealed=self._sealed)
-
-    def send(self, dispatch: Dispatch, backend: Backend) -> None:
-        """Start an attempt."""
-        self.instance = dispatch.instance.id
-        port = _Port(self._gateway, self, dispatch)
-        self._running = backend.start(dispatch, port)
-        self.relay.source = self._running
-
-    def abort(self) -> None:
-        """Close the running attempt."""
-        running, self._running = self._running, None
-        self.relay.source = None
-        if running is not None:
-            running.abort()
-
-    def land(self) -> None:
-        """The running attempt ended by itself."""
-        self._running = None
-        self.relay.source = None
-
-    def replay(self, answer: Answer) -> None:
-        """Give a stored answer to those on board."""
-        head = AnswerHead(answer.instance, answer.model, 0, 0.0, answer.form, CacheResult.HIT)
-        self.relay.open(head)
-        for frame in answer.frames:
-            self.relay.feed(frame)
-
-    def answer(self) -> Answer | None:
-        """The finished answer, if all of it was kept."""
-        frames, request = self.relay.kept, self._request
-        if not frames:
-            return None
-        return Answer(form=request.form, frames=frames, usage=self.usage, model=request.model, instance=self.instance)
-
-    def _sealed(self) -> None:
-        self._gateway.step(Sealed(self.call))
-
-
-class _Port:
-    """Where one attempt delivers; an aborted attempt calls nothing any more."""
-
-    __slots__ = ("_dispatch", "_flight", "_gateway")
-
-    def __init__(self, gateway: Gateway, flight: _Flight, dispatch: Dispatch) -> None:
-        self._gateway = gateway
-        self._flight = flight
-        self._dispatch = dispatch
-
-    def started(self) -> None:
-        """The first content is here: the attempt is the one that answers."""
-        dispatch = self._dispatch
-        head = AnswerHead(
-            dispatch.instance.id,
-            dispatch.upstream_model,
-            dispatch.attempt,
-            dispatch.waited,
-            dispatch.request.form,
-            CacheResult.MISS,
-        )
-        self._flight.relay.open(head)
-        self._gateway.step(Started(dispatch.call, dispatch.attempt))
-
-    def feed(self, frame: Frame) -> None:
-        """Bytes for the callers."""
-        self._flight.relay.feed(frame)
-
-    def progressed(self, tokens: int) -> None:
-        """So many more tokens."""
-        self._gateway.step(Progressed(self._dispatch.call, self._dispatch.attempt, tokens))
-
-    def finished(self, outcome: Outcome) -> None:
-        """The attempt's end."""
-        self._flight.usage = outcome.usage
-        self._flight.land()
-        self._gateway.step(Finished(self._dispatch.call, self._dispatch.attempt, outcome))
