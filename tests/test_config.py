@@ -179,7 +179,7 @@ def test_a_star_beside_a_name_is_a_warning(written: Written) -> None:
     """A wildcard and an exact name at one address work, but are pointed out."""
     path = written('instances: [{id: a, address: "http://h"}, {id: b, address: "http://h", models: [m]}]')
     (warning,) = load(path, {}).warnings()
-    assert warning.startswith("http://h serves `*` and also m by name")
+    assert warning.startswith("http://h is listed with `*` and again with m: ")
 
 
 def test_a_window_can_be_set_or_taken_away(written: Written) -> None:

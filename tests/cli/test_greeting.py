@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headrace.cli.greeting import ask_models, base_url, greeting, invitation, narrowed, sample_model
+from headrace.cli.greeting import ask_models, base_url, greeting, invitation, sample_model, with_listed
 from headrace.cli.options import Chosen, choose
 from headrace.config import discover_environment
 from headrace.model import Engine, Instance, ServedModel, Tier
@@ -19,41 +19,47 @@ def found(env: dict[str, str]) -> Chosen:
 
 def test_it_tells_what_was_found_and_where() -> None:
     """Each engine is shown with its address, its models and the variable that named it, never with its key."""
-    chosen = found({"OPENAI_API_KEY": "s3cret", "OLLAMA_HOST": "gpu"})
-    text = "\n".join(greeting(chosen, {"ollama": ("llama3",)}, "1.0"))
-    assert "ollama: ollama, http://gpu:11434, models * (now llama3), found by OLLAMA_HOST" in text
+    text = "\n".join(greeting(found({"OPENAI_API_KEY": "s3cret", "OLLAMA_HOST": "gpu"}), "1.0"))
+    assert "ollama: ollama, http://gpu:11434, models * (named by OLLAMA_HOST)" in text
     assert "openai: openai, https://api.openai.com, models gpt-*," in text
     assert "s3cret" not in text
 
 
 def test_it_tells_how_to_get_a_real_engine() -> None:
     """Where only the echo engine is left, the way to a real one is shown."""
-    text = "\n".join(greeting(choose(None, {}, {}), {}, "1.0"))
+    text = "\n".join(greeting(choose(None, {}, {}), "1.0"))
     assert "echo: echo, built in, models echo" in text
     assert "OLLAMA_HOST" in text
 
 
 def test_many_models_are_counted() -> None:
     """A long list is cut, not printed."""
-    chosen = found({"VLLM_URL": "http://h"})
-    text = "\n".join(greeting(chosen, {"vllm": tuple(f"m{n}" for n in range(9))}, "1.0"))
-    assert "(now m0, m1, m2, m3, m4, m5 and 3 more)" in text
+    chosen = with_listed(found({"VLLM_URL": "http://h"}), {"vllm": tuple(f"m{n}" for n in range(9))}, {})
+    assert "models m0, m1, m2, m3, m4, m5 and 4 more" in "\n".join(greeting(chosen, "1.0"))
 
 
 def test_one_engine_keeps_the_star() -> None:
-    """With one engine any name is passed on: it may get models later."""
-    chosen = found({"VLLM_URL": "http://h"})
-    assert narrowed(chosen, {"vllm": ("m",)}, {}) is chosen
+    """A single engine serves what it lists by name, and any other name too: it may get models later."""
+    chosen = with_listed(found({"VLLM_URL": "http://h"}), {"vllm": ("m", "m", "*")}, {})
+    (instance,) = chosen.config.model_instances()
+    assert instance.models == (ServedModel(name="m"), ServedModel(name="*"))
+    assert chosen.config.warnings() == ()
 
 
 def test_several_engines_serve_what_they_list() -> None:
     """A model of one engine is not asked of another, and keys stay known."""
     env = {"VLLM_URL": "http://h", "OLLAMA_HOST": "g", "OPENAI_API_KEY": "k"}
-    chosen = narrowed(found(env), {"vllm": ("a", "b"), "ollama": ()}, env)
+    chosen = with_listed(found(env), {"vllm": ("a", "b"), "ollama": ()}, env)
     instances = {instance.id: instance.models for instance in chosen.config.model_instances()}
     assert instances["vllm"] == (ServedModel(name="a"), ServedModel(name="b"))
     assert instances["ollama"] == (ServedModel(name="*"),)
     assert chosen.config.secrets() == {"openai": "k"}
+
+
+def test_a_file_s_engines_stay_as_written() -> None:
+    """What a file says is not changed by what an engine lists."""
+    chosen = Chosen(found({"VLLM_URL": "http://h"}).config)
+    assert with_listed(chosen, {"vllm": ("m",)}, {}) is chosen
 
 
 def test_the_line_to_try_names_a_model() -> None:

@@ -42,36 +42,39 @@ def listed_models(config: Config) -> dict[str, tuple[str, ...]]:
     }
 
 
-def narrowed(chosen: Chosen, listed: Mapping[str, Sequence[str]], env: Mapping[str, str]) -> Chosen:
-    """Discovered engines serve the models they list instead of `*` when there are several of them.
+def with_listed(chosen: Chosen, listed: Mapping[str, Sequence[str]], env: Mapping[str, str]) -> Chosen:
+    """Engines that no file named serve the models they list by name, so that `/v1/models` shows them.
 
-    With one engine `*` is right: it may get models later. With several, a model of one must not be asked of another.
+    A single engine serves `*` as well: it may get models later. With several, a model of one must not be asked of
+    another.
     """
-    if len(chosen.findings) < 2:
-        return chosen
     sections: list[InstanceSection] = []
-    for section in chosen.config.instances:
-        names = tuple(dict.fromkeys(listed.get(section.id or "", ())))
-        models = tuple(ModelEntry(name=name) for name in names) or section.models
-        sections.append(section.model_copy(update={"models": models}))
+    for finding in chosen.findings:
+        section = finding.instance
+        names = tuple(ModelEntry(name=name) for name in dict.fromkeys(listed.get(section.id or "", ())) if name != "*")
+        if names:
+            models = (*names, *section.models) if len(chosen.findings) == 1 else names
+            section = section.model_copy(update={"models": models})
+        sections.append(section)
+    if not sections:
+        return chosen
     config = chosen.config.model_copy(update={"instances": tuple(sections)}).with_keys(env)
     return Chosen(config, chosen.findings, chosen.path)
 
 
-def greeting(chosen: Chosen, listed: Mapping[str, Sequence[str]], version: str) -> Iterator[str]:
-    """The lines to print, the port being the configured one."""
-    config = chosen.config
+def greeting(chosen: Chosen, version: str) -> Iterator[str]:
+    """The lines to print before it listens."""
     yield f"headrace {version}"
-    found = {finding.instance.id: finding.variable for finding in chosen.findings}
-    instances = config.model_instances()
+    named = {finding.instance.id: finding.variable for finding in chosen.findings}
+    instances = chosen.config.model_instances()
     for instance in instances:
-        origin = f", found by {found[instance.id]}" if instance.id in found else ""
+        origin = f" (named by {named[instance.id]})" if instance.id in named else ""
         where = instance.address or "built in"
-        yield f"  {instance.id}: {instance.engine.value}, {where}, models {_models(instance, listed)}{origin}"
+        yield f"  {instance.id}: {instance.engine.value}, {where}, models {_models(instance)}{origin}"
     if [instance.engine for instance in instances] == [Engine.ECHO] and chosen.path is None:
-        yield ("  It answers with the question. For a real engine set OPENAI_API_KEY, ANTHROPIC_API_KEY, OLLAMA_HOST,")
+        yield "  It answers with the question. For a real engine set OPENAI_API_KEY, ANTHROPIC_API_KEY, OLLAMA_HOST,"
         yield "  VLLM_URL or LLAMA_CPP_URL, or give a file with --config (examples/headrace.yaml has every key)."
-    for warning in config.warnings():
+    for warning in chosen.config.warnings():
         yield f"warning: {warning}"
 
 
@@ -97,10 +100,7 @@ def base_url(host: str, port: int) -> str:
     return f"http://{reachable}:{port}"
 
 
-def _models(instance: Instance, listed: Mapping[str, Sequence[str]]) -> str:
-    names = listed.get(instance.id, ())
-    if not names or any(m.name in names for m in instance.models):
-        return model_names(instance)
-    shown = ", ".join(names[:SHOWN_MODELS])
+def _models(instance: Instance) -> str:
+    names = model_names(instance).split(", ")
     more = f" and {len(names) - SHOWN_MODELS} more" if len(names) > SHOWN_MODELS else ""
-    return f"* (now {shown}{more})"
+    return ", ".join(names[:SHOWN_MODELS]) + more

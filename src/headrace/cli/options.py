@@ -34,7 +34,7 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The configuration that is in force, and where its engines were found if no file named them."""
+    """The configuration that is in force, and what named its engines if no file did."""
 
     config: Config
     findings: tuple[Finding, ...] = ()
@@ -64,7 +64,9 @@ def choose(
     file = config_path(path, env)
     config = load(file, env, overrides)
     if engine is not None:
-        chosen = Chosen(config.model_copy(update={"instances": (one_engine(engine, model),)}), path=file)
+        section = one_engine(engine, model)
+        named = config.model_copy(update={"instances": (section,)})
+        chosen = Chosen(named, (Finding("--engine", section),), file)
     elif model is not None:
         raise Refused("--model names the model of --engine; models of configured instances are in the file")
     elif config.instances:

@@ -34,7 +34,7 @@ def serve(
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
     """Start the gateway. Without a file it uses the engines that the environment names, else the built-in echo."""
-    from headrace.cli.greeting import greeting, listed_models, narrowed, sample_model
+    from headrace.cli.greeting import greeting, listed_models, sample_model, with_listed
     from headrace.cli.logs import configure
     from headrace.cli.version import number
 
@@ -48,9 +48,9 @@ def serve(
     chosen = choose(config, os.environ, flags, engine=engine, model=model)
     configure(chosen.config.server.log_level, chosen.config.server.log_format)
     listed = listed_models(chosen.config)
-    chosen = narrowed(chosen, listed, os.environ)
+    chosen = with_listed(chosen, listed, os.environ)
     sample = sample_model(chosen.config, listed)
-    print("\n".join(greeting(chosen, listed, number())), flush=True)
+    print("\n".join(greeting(chosen, number())), flush=True)
 
     _run(chosen.config, sample, talk=talk)
 
@@ -68,7 +68,8 @@ def _run(config: Config, sample: str, *, talk: bool) -> None:
     try:
         listener = listen(server.host, server.port)
     except OSError as error:
-        raise Refused(f"cannot listen on {server.host}:{server.port} ({error.strerror or error})") from error
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise Refused(f"cannot listen on {server.host}:{server.port} ({reason})") from error
     url = base_url(server.host, listener.getsockname()[1])
     print("\n".join(invitation(url, sample)), flush=True)
     if talk:

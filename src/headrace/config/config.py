@@ -119,15 +119,16 @@ class Config(Section):
 
     def warnings(self) -> tuple[str, ...]:
         """What can be used but is probably not meant, one sentence each."""
-        by_address: dict[str, list[str]] = {}
+        by_address: dict[str, list[tuple[str, ...]]] = {}
         for instance in self.model_instances():
             if instance.address:
-                by_address.setdefault(instance.address, []).extend(served.name for served in instance.models)
+                by_address.setdefault(instance.address, []).append(tuple(m.name for m in instance.models))
         return tuple(
-            f"{address} serves `*` and also {', '.join(name for name in names if name != '*')} by name: "
-            "a request for one of these may count against either entry."
-            for address, names in by_address.items()
-            if "*" in names and len(names) > 1
+            f"{address} is listed with `*` and again with {', '.join(names)}: a request for one of these may count "
+            "against either entry."
+            for address, entries in by_address.items()
+            if any("*" in entry for entry in entries)
+            and (names := [name for entry in entries if "*" not in entry for name in entry])
         )
 
     def scheduler_settings(self) -> Settings:
