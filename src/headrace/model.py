@@ -381,6 +381,8 @@ class Dispatch:
     upstream_model: str
     request: Request
     waited: float
+    cause: Cause | None = None
+    """Why the attempt before this one failed; None for a first attempt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,8 @@ class Dispatcher:
         call.pool.dispatched(now)
         self._book.totals["model_calls"] += 1
         name = match(state.instance, request.model) or request.model
-        self._book.out.append(Dispatch(call.id, call.attempt, state.instance, name, request, call.waited))
+        cause = call.records[-1].cause if call.records else None
+        self._book.out.append(Dispatch(call.id, call.attempt, state.instance, name, request, call.waited, cause))
 
     def release(self, call: Call, outcome: Outcome, now: float) -> str:
         """Give back what the running attempt holds and let its instance be judged. Returns the instance's id."""

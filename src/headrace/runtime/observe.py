@@ -33,6 +33,36 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 _BREAKER = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
 
+class _Counts:
+    """A counter with its children remembered: looking one up in the library costs more than counting."""
+
+    def __init__(self, registry: CollectorRegistry, name: str, text: str, *labels: str) -> None:
+        self._family = Counter(f"headrace_{name}", text, labels, registry=registry)
+        self._children: dict[tuple[str, ...], Counter] = {}
+
+    def add(self, *labels: str, amount: float = 1.0) -> None:
+        """Count `amount` under these labels."""
+        child = self._children.get(labels)
+        if child is None:
+            child = self._children[labels] = self._family.labels(*labels)
+        child.inc(amount)
+
+
+class _Times:
+    """A histogram of seconds with its children remembered."""
+
+    def __init__(self, registry: CollectorRegistry, name: str, text: str, *labels: str) -> None:
+        self._family = Histogram(f"headrace_{name}", text, labels, registry=registry, buckets=_SECONDS)
+        self._children: dict[tuple[str, ...], Histogram] = {}
+
+    def note(self, seconds: float, *labels: str) -> None:
+        """Note one duration under these labels."""
+        child = self._children.get(labels)
+        if child is None:
+            child = self._children[labels] = self._family.labels(*labels)
+        child.observe(seconds)
+
+
 @dataclass(slots=True)
 class _Open:
     """What is remembered of a request until it ends."""
@@ -55,35 +85,22 @@ class Metrics:
         self._models = frozenset(models)
         self._open: dict[str, _Open] = {}
         self._leaders: dict[str, str] = {}
-        labels = ("model", "class")
-        self._requests = Counter(
-            "headrace_requests_total", "Requests by how they ended.", (*labels, "ending"), registry=registry
-        )
-        self._duration = Histogram(
-            "headrace_request_duration_seconds", "Arrival to end.", labels, registry=registry, buckets=_SECONDS
-        )
-        self._first_token = Histogram(
-            "headrace_time_to_first_token_seconds",
+        per_model = ("model", "class")
+        self._requests = _Counts(registry, "requests_total", "Requests by how they ended.", *per_model, "ending")
+        self._duration = _Times(registry, "request_duration_seconds", "Arrival to end.", *per_model)
+        self._first_token = _Times(
+            registry,
+            "time_to_first_token_seconds",
             "Arrival of a call's first request to its first content.",
-            labels,
-            registry=registry,
-            buckets=_SECONDS,
+            *per_model,
         )
-        self._wait = Histogram(
-            "headrace_queue_wait_seconds", "Time in the queue.", ("class",), registry=registry, buckets=_SECONDS
-        )
-        self._calls = Counter(
-            "headrace_model_calls_total", "Attempts sent to instances.", ("instance",), registry=registry
-        )
-        self._outcomes = Counter(
-            "headrace_attempts_total", "Attempts by how they ended.", ("cause", "kind"), registry=registry
-        )
-        self._retries = Counter("headrace_retries_total", "Attempts after the first.", registry=registry)
-        self._dedup = Counter(
-            "headrace_dedup_total", "Accepted requests by where the answer came from.", ("result",), registry=registry
-        )
-        self._tokens = Counter("headrace_tokens_total", "Tokens of finished calls.", ("kind",), registry=registry)
-        self._dead = Counter("headrace_dead_letters_total", "Dead letters written.", ("reason",), registry=registry)
+        self._wait = _Times(registry, "queue_wait_seconds", "Time in the queue.", "class")
+        self._calls = _Counts(registry, "model_calls_total", "Attempts sent to instances.", "instance")
+        self._outcomes = _Counts(registry, "attempts_total", "Attempts by how they ended.", "cause", "kind")
+        self._retries = _Counts(registry, "retries_total", "Attempts after one that failed, by why it did.", "cause")
+        self._dedup = _Counts(registry, "dedup_total", "Accepted requests by where their answer came from.", "result")
+        self._tokens = _Counts(registry, "tokens_total", "Tokens of finished calls.", "kind")
+        self._dead = _Counts(registry, "dead_letters_total", "Dead letters written.", "reason")
 
     def __call__(self, event: Event, decisions: Sequence[Decision], now: float) -> None:
         """Count one step."""
@@ -94,9 +111,9 @@ class Metrics:
         elif isinstance(event, Started):
             leader = self._open.get(self._leaders.get(event.call, ""))
             if leader is not None:
-                self._first_token.labels(leader.model, leader.service_class).observe(now - leader.arrived)
+                self._first_token.note(now - leader.arrived, leader.model, leader.service_class)
         elif isinstance(event, Finished):
-            self._outcomes.labels(event.outcome.cause.value, event.outcome.kind.value).inc()
+            self._finished(event)
         elif isinstance(event, Reconfigured):
             self._models = frozenset(
                 served.name for instance in event.instances for served in instance.models if "*" not in served.name
@@ -109,31 +126,34 @@ class Metrics:
             elif isinstance(decision, Join):
                 self._leaders.setdefault(decision.call, decision.ticket)
             elif isinstance(decision, Bury):
-                self._dead.labels(decision.letter.reason).inc()
+                self._dead.add(decision.letter.reason)
+
+    def _finished(self, event: Finished) -> None:
+        outcome = event.outcome
+        self._outcomes.add(outcome.cause.value, outcome.kind.value)
+        usage = outcome.usage
+        if usage is not None:
+            self._tokens.add("prompt", amount=usage.prompt)
+            self._tokens.add("cached", amount=usage.cached)
+            self._tokens.add("completion", amount=usage.completion)
 
     def _dispatched(self, decision: Dispatch) -> None:
-        self._calls.labels(decision.instance.id).inc()
-        if decision.attempt == 1:
-            self._wait.labels(decision.request.flow.service_class.value).observe(decision.waited)
+        self._calls.add(decision.instance.id)
+        if decision.cause is None:
+            self._wait.note(decision.waited, decision.request.flow.service_class.value)
         else:
-            self._retries.inc()
+            self._retries.add(decision.cause.value)
 
     def _settled(self, decision: Settle, now: float) -> None:
         known = self._open.pop(decision.ticket, None)
         if known is None:
             return
-        self._requests.labels(known.model, known.service_class, decision.ending.value).inc()
-        self._duration.labels(known.model, known.service_class).observe(now - known.arrived)
-        if not decision.call:
-            return
-        self._dedup.labels(decision.cache.value).inc()
+        self._requests.add(known.model, known.service_class, decision.ending.value)
+        self._duration.note(now - known.arrived, known.model, known.service_class)
+        if decision.call:
+            self._dedup.add(decision.cache.value)
         if self._leaders.get(decision.call) == decision.ticket:
             del self._leaders[decision.call]
-            usage = decision.usage
-            if usage is not None:
-                self._tokens.labels("prompt").inc(usage.prompt)
-                self._tokens.labels("cached").inc(usage.cached)
-                self._tokens.labels("completion").inc(usage.completion)
 
 
 class Gauges(Collector):
