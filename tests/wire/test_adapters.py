@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,7 @@ from headrace.wire.openai import OpenAICall, parse
 from tests.wire.answers import chat_call, completion_call, recorded
 
 WIRED = (Engine.OPENAI, Engine.VLLM, Engine.LLAMACPP, Engine.OLLAMA)
-RAW = (
-    b'{ "model" : "alias", "messages" : [ {"role":"assistant","content":null,"x":1.10} ], "temperature":1.0, "seed":7 }'
-)
+RAW = b'{ "model" : "alias", "messages" : [ {"role":"assistant","content":null,"x":1.10} ], "temperature":1.0, "s":7 }'
 
 
 def instance(engine: Engine = Engine.OPENAI, address: str = "http://127.0.0.1:8000") -> Instance:
@@ -65,7 +64,7 @@ def test_only_the_model_is_changed(upstream: str) -> None:
         ({"stream_options": {"include_usage": True, "x": 1}}, {"include_usage": True, "x": 1}),
     ],
 )
-def test_usage_is_asked_for_on_every_stream(given: dict[str, object], sent: dict[str, object]) -> None:
+def test_usage_is_asked_for_on_every_stream(given: dict[str, Any], sent: dict[str, Any]) -> None:
     """Whether or not the client wants to see it, the gateway needs it; the client's other options stay."""
     for call in (chat_call(**given), completion_call(**given)):
         assert json.loads(encode(call, "smollm2").body)["stream_options"] == sent

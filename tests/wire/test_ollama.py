@@ -170,7 +170,7 @@ def test_each_endpoint_has_its_own_body() -> None:
         ),
     ],
 )
-def test_what_ollama_cannot_do_is_refused(fields: dict[str, object], param: str) -> None:
+def test_what_ollama_cannot_do_is_refused(fields: dict[str, Any], param: str) -> None:
     """Leaving a wish out in silence would give another answer than was asked for: it is a 400 that names it."""
     with pytest.raises(InvalidRequest) as caught:
         sent(chat_call(**fields))

@@ -14,6 +14,7 @@ from headrace.errors import Fault, model_not_found
 from headrace.model import Usage
 from headrace.wire.frames import Frame
 from headrace.wire.openai import TextAnswer, assemble, error_body, error_frame, model_body, models_body, split
+from headrace.wire.openai_whole import read_whole
 from tests.wire.answers import DONE, chat_call, chunk, completion_call, content, decode, payloads, recorded, usage
 
 
@@ -151,6 +152,17 @@ def test_log_probabilities_are_put_in_a_row() -> None:
     ]
     body = whole([b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n" for choice in choices] + [DONE])
     assert body["choices"][0]["logprobs"] == {"content": [{"token": "a"}, {"token": "b"}]}
+
+
+def test_halves_of_a_character_in_two_chunks_are_joined() -> None:
+    """Half an emoji escaped in one chunk and half in the next, as engines that count UTF-16 do, comes out whole."""
+    halves = [content("H").replace(b"H", half) for half in (b"\\ud83c", b"\\udf0d")]
+    body = whole([*halves, chunk(finish="stop"), DONE])
+    assert body["choices"][0]["message"]["content"] == "🌍"
+    tool = chunk({"tool_calls": [{"id": "a", "function": {"arguments": "H"}}]}).replace(b"H", b"\\ud83c")
+    assert b"\\ud83c" in decode([tool, DONE]).data
+    half = recorded("llamacpp-chat.json").replace(b"assistant", b"\\ud83c")
+    assert b"\\ud83c" in read_whole(chat_call("other"), half)[0]
 
 
 def test_an_answer_without_content_says_so() -> None:

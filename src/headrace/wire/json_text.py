@@ -31,6 +31,25 @@ def decode(text: bytes) -> JsonValue:
     return cast("JsonValue", msgspec.json.decode(text))
 
 
+def decode_answer(text: bytes) -> JsonValue:
+    """The value that an engine's valid JSON `text` writes, halves of surrogate pairs included.
+
+    Engines that cut text by UTF-16 units escape one half in one chunk and the other in the next.
+    """
+    try:
+        return decode(text)
+    except (msgspec.MsgspecError, ValueError):
+        return cast("JsonValue", json.loads(text))
+
+
+def encode_answer(value: JsonValue) -> bytes:
+    """`value` as JSON; with escapes where it holds halves of surrogate pairs."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
 def skeleton(text: bytes) -> bytes:
     """`text` without its strings. Exact for valid JSON, and for an invalid one up to its first fault."""
     if b"\\" in text:

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import cast
 
-import msgspec
-
 from headrace.wire import sse
 from headrace.wire.frames import Frame
-from headrace.wire.json_text import JsonObject, JsonValue, decode
+from headrace.wire.json_text import JsonObject, JsonValue, decode_answer, encode_answer
 from headrace.wire.openai_call import OpenAICall
 from headrace.wire.openai_tools import ToolCallNumbers
 
@@ -47,23 +45,23 @@ def assemble(call: OpenAICall, frames: Iterable[Frame]) -> bytes:
     body["choices"] = [choices[number].whole(number, call.endpoint) for number in sorted(choices)]
     if usage:
         body["usage"] = usage
-    return msgspec.json.encode(body)
+    return encode_answer(body)
 
 
 def split(call: OpenAICall, body: bytes) -> tuple[Frame, ...]:
     """The frames of a stream with the words of the whole answer `body`, usage and `[DONE]` included."""
-    whole = cast("JsonObject", decode(body))
+    whole = cast("JsonObject", decode_answer(body))
     usage = whole.get("usage")
     top = {name: value for name, value in whole.items() if name not in ("choices", "usage")}
     top["object"] = _OBJECTS[call.endpoint][1]
     pieces = _chat_pieces if call.endpoint == "chat" else _text_pieces
     frames = [
-        Frame(sse.event(msgspec.json.encode({**top, "choices": [piece]})))
+        Frame(sse.event(encode_answer({**top, "choices": [piece]})))
         for choice in _objects(whole.get("choices"))
         for piece in pieces(choice)
     ]
     if usage:
-        frames.append(Frame(sse.event(msgspec.json.encode({**top, "choices": [], "usage": usage})), usage_only=True))
+        frames.append(Frame(sse.event(encode_answer({**top, "choices": [], "usage": usage})), usage_only=True))
     return (*frames, Frame(sse.event(b"[DONE]")))
 
 
@@ -72,7 +70,7 @@ def _chunks(frames: Iterable[Frame]) -> Iterator[JsonObject]:
     for frame in frames:
         for event in reader.feed(frame.data):
             if event.data != b"[DONE]":
-                yield cast("JsonObject", decode(event.data))
+                yield cast("JsonObject", decode_answer(event.data))
 
 
 def _objects(value: JsonValue) -> list[JsonObject]:

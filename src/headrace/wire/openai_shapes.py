@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import cast
 
 import msgspec
 
 from headrace.model import Usage
-from headrace.wire.json_text import JsonObject, decode
+from headrace.wire.json_text import JsonObject, decode_answer, encode_answer
 
 EMPTY = frozenset({b"", b"null", b'""', b"[]", b"{}"})
 """Raw values that carry nothing. Engines send them to fill a delta."""
@@ -73,6 +74,23 @@ class Chunk(msgspec.Struct, gc=False):
         return bytes(self.error) not in EMPTY or bytes(self.object) == b'"error"'
 
 
+class _PlainDelta(msgspec.Struct, gc=False):
+    tool_calls: None = None
+
+
+class _PlainChoice(msgspec.Struct, gc=False):
+    finish_reason: None = None
+    delta: _PlainDelta | None = None
+
+
+class _Plain(msgspec.Struct, gc=False):
+    """What may be in a plain chunk: where something would have to be read, nothing may stand. The rest is skipped."""
+
+    choices: list[_PlainChoice]
+    usage: None = None
+    error: None = None
+
+
 class _PromptDetails(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
 
@@ -88,9 +106,20 @@ class _Usage(msgspec.Struct, gc=False):
     completion_tokens_details: _CompletionDetails | None = None
 
 
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _CHUNK = msgspec.json.Decoder(Chunk)
+_PLAIN = msgspec.json.Decoder(_Plain)
 _USAGE = msgspec.json.Decoder(_Usage)
 _TOOL_CALLS = msgspec.json.Decoder(list[ToolCall])
+
+
+def is_plain(payload: bytes) -> bool:
+    """Whether `payload` is a valid chunk without anything to look at: no finish, usage, error or tool call."""
+    try:
+        _PLAIN.decode(payload)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return True
 
 
 def chunk(payload: bytes) -> Chunk | None:
@@ -98,7 +127,10 @@ def chunk(payload: bytes) -> Chunk | None:
     try:
         return _CHUNK.decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
+        pass
+    # Half a surrogate pair is legal JSON that msgspec refuses. Here nobody reads the text it stands in.
+    readable = _SURROGATE.sub(rb"\\ufffd", payload)
+    return None if readable == payload else chunk(readable)
 
 
 def usage(raw: msgspec.Raw | bytes) -> Usage | None:
@@ -131,11 +163,11 @@ def usage_chunk(like: Chunk, model: str, raw: bytes) -> bytes:
 
 def renumbered(payload: bytes, places: list[list[int]]) -> bytes:
     """The chunk `payload` with the tool calls of each choice numbered as `places` say."""
-    chunk = cast("JsonObject", decode(payload))
+    chunk = cast("JsonObject", decode_answer(payload))
     for choice, numbers in zip(cast("list[JsonObject]", chunk["choices"]), places, strict=True):
         if not numbers:
             continue
         delta = cast("JsonObject", choice["delta"])
         for call, number in zip(cast("list[JsonObject]", delta["tool_calls"]), numbers, strict=True):
             call["index"] = number
-    return msgspec.json.encode(chunk)
+    return encode_answer(chunk)

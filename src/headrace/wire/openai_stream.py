@@ -1,9 +1,9 @@
 """Reads one streamed answer in OpenAI's form and hands on what clients may see of it.
 
 Most reads of a running stream hold nothing but whole chunks with text. Those go out as the very bytes object that
-came in, found regular by a few searches. Everything else (the beginning, the end, usage, errors, tool calls, other
-line ends, cut events) is taken apart event by event and sent out again as `data: ...` with a blank line. A cut never
-shows: the output is the same for every way to cut the input.
+came in, found regular by a few searches and a scan that builds nothing. Everything else (the beginning, the end, usage,
+errors, tool calls, other line ends, cut events) is taken apart event by event and sent out again as `data: ...` with
+a blank line. A cut never shows: the output is the same for every way to cut the input.
 
 Commit: chunks without content are held back until the first content or finish reason, so that an attempt which fails
 before it can be made again elsewhere, unseen.
@@ -34,27 +34,20 @@ from headrace.wire.openai_whole import read_whole
 
 DONE = sse.event(b"[DONE]")
 
-_SPECIAL = re.compile(
-    rb'"(?:finish_reason"\s*+:\s*+"|usage"\s*+:\s*+\{|error"\s*+:\s*+[^n\s]|tool_calls"\s*+:\s*+\[)'
-).search
 _MODEL = re.compile(rb'"model"\s*+:\s*+"(?:[^"\\]|\\.)*+"')
 _CHOICES_LIMIT = 128
 """Choices whose tool calls are numbered; OpenAI's own bound for `n`."""
 
 
 def regular(data: bytes) -> int:
-    """How many chunks `data` holds if it is nothing but whole, plain chunks with text; 0 if it has to be taken apart.
-
-    No search finds something inside a text: there, quotes and line ends are escaped.
-    """
+    """How many chunks `data` holds if it is nothing but whole, plain ones with text; 0 if it has to be taken apart."""
     if not (data.startswith(b"data: {") and data.endswith(b"}\n\n")) or data.find(b"\r") >= 0:
         return 0
-    chunks = 1
-    if data.find(b"\n") != len(data) - 2:
-        chunks = data.count(b"}\n\ndata: {") + 1
-        if data.count(b"\n") != 2 * chunks:
-            return 0
-    return 0 if _SPECIAL(data) else chunks
+    if data.find(b"\n") == len(data) - 2:
+        return 1 if shapes.is_plain(data[6:]) else 0
+    chunks = data[6:-2].split(b"\n\ndata: ")
+    whole = data.count(b"\n") == 2 * len(chunks) and all(map(shapes.is_plain, chunks))
+    return len(chunks) if whole else 0
 
 
 class OpenAIDecoder:

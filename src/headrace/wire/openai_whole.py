@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import msgspec
 
 from headrace.model import Cause, Outcome, Usage
 from headrace.wire import openai_shapes as shapes
 from headrace.wire.engine_errors import in_band, read_error
+from headrace.wire.json_text import JsonObject, decode_answer, encode_answer
 from headrace.wire.openai_call import OpenAICall
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -26,8 +29,15 @@ def read_whole(call: OpenAICall, body: bytes) -> tuple[bytes, Outcome]:
     if not (bytes(answer.data) not in shapes.EMPTY if call.endpoint == "embeddings" else answer.choices):
         return b"", Outcome(Cause.PROTOCOL, status=200, detail="the body holds no answer")
     if answer.model is not None and answer.model != call.model:
-        body = msgspec.json.encode({**_FIELDS.decode(body), "model": call.model})
+        body = _renamed(body, call.model)
     written = 0 if call.endpoint == "embeddings" else len(body) // 4
     usage = shapes.usage(answer.usage) or Usage(call.prompt_tokens, written, estimated=True)
     cut = any(bytes(choice.finish_reason) == b'"length"' for choice in answer.choices or [])
     return body, Outcome(Cause.OK, usage=usage, committed=True, status=200, cacheable=not cut)
+
+
+def _renamed(body: bytes, model: str) -> bytes:
+    try:
+        return msgspec.json.encode({**_FIELDS.decode(body), "model": model})
+    except msgspec.MsgspecError:  # half a surrogate pair
+        return encode_answer({**cast("JsonObject", decode_answer(body)), "model": model})
