@@ -1,4 +1,7 @@
-"""`make bench`: every measurement as a table; `--json FILE` writes the numbers, `--quick` takes a tenth of the time, names select."""
+"""`make bench`: every measurement as a table.
+
+`--json FILE` writes the numbers, `--quick` takes a tenth of the time, names select.
+"""
 
 from __future__ import annotations
 

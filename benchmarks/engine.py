@@ -1,7 +1,7 @@
 """An engine that costs next to nothing, so that what is measured is the gateway. `python -m benchmarks.engine PORT`.
 
-The body's `max_tokens` is the number of chunks of a streamed answer, its `seed` the microseconds between them; each chunk carries the
-time it was sent. An answer that is not streamed is 1 KB of JSON.
+The body's `max_tokens` is the number of chunks of a streamed answer, its `seed` the microseconds between them;
+each chunk carries the time it was sent. An answer that is not streamed is 1 KB of JSON.
 """
 
 from __future__ import annotations

@@ -33,9 +33,10 @@ class Connection(asyncio.Protocol):
             self.transport.close()
             return
         self.parser = httptools.HttpResponseParser(self)
-        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        head += b"content-length: %d\r\n\r\n" % len(body)
         self.sent = time.perf_counter()
-        self.transport.write(head % len(body) + body)
+        self.transport.write(head + body)
 
     def data_received(self, data: bytes) -> None:
         now = time.monotonic_ns()
@@ -50,7 +51,7 @@ class Connection(asyncio.Protocol):
             return
         asyncio.get_running_loop().call_soon(self._send)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _: Exception | None) -> None:
         if not self.done.done():
             self.done.set_result(None)
 

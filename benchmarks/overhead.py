@@ -1,4 +1,4 @@
-"""What the gateway adds: against a direct connection and against a bare aiohttp pass-through, each on a core of its own."""
+"""What the gateway adds, against a direct connection and against a bare aiohttp pass-through."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from benchmarks.report import Report, percentile
 _CONFIG = """
 server: {{port: {port}, log_level: warning}}
 scheduling: {{queue_size: 4096, per_user_queue: 4096}}
-instances: [{{id: bench, address: "http://127.0.0.1:{engine}", engine: openai, models: [bench], max_concurrent: 4096, window_tokens: null}}]
-health_check: {{interval_seconds: 3600}}
+instances: [{{id: bench, address: "http://127.0.0.1:{engine}", engine: openai, models: [bench], max_concurrent:
+4096, window_tokens: null}}] health_check: {{interval_seconds: 3600}}
 dead_letters: {{path: null}}
 """
 
@@ -76,12 +76,9 @@ def run(quick: bool = False) -> Report:
         report.numbers |= {f"{name}_{key}": value for key, value in zip(keys, values, strict=True)}
     direct, bare, full = results["direct"], results["pass-through"], results["headrace"]
     report.numbers["share_of_pass_through"] = full[0] / bare[0]
-    report.notes.append(
-        f"headrace serves {full[0] / bare[0]:.0%} of the bare pass-through's requests per second (aim: 60 %)."
-    )
-    report.notes.append(
-        f"Added to a direct connection: {full[1] - direct[1]:,.0f} us per request, {full[3] - direct[3]:,.0f} us per chunk."
-    )
+    share, request, chunk = full[0] / bare[0], full[1] - direct[1], full[3] - direct[3]
+    report.notes.append(f"headrace serves {share:.0%} of the bare pass-through's requests per second (aim: 60 %).")
+    report.notes.append(f"Added to a direct connection: {request:,.0f} us per request, {chunk:,.0f} us per chunk.")
     return report
 
 

@@ -1,4 +1,7 @@
-"""The yardstick: a bare pass-through on aiohttp, with no policy at all. `python -m benchmarks.passthrough PORT ENGINE_URL`."""
+"""The yardstick: a bare pass-through on aiohttp, with no policy at all.
+
+`python -m benchmarks.passthrough PORT ENGINE_URL`
+"""
 
 from __future__ import annotations
 
