@@ -76,7 +76,12 @@ class Client:
         self, body: Mapping[str, object], headers: Mapping[str, str] | None = None, path: str = CHAT
     ) -> Heard:
         """Send a request and read the whole answer, streamed or not."""
-        async with self._session.post(self.url + path, json=body, headers=headers) as response:
+        return await self.send(json.dumps(body).encode(), headers, path)
+
+    async def send(self, body: bytes, headers: Mapping[str, str] | None = None, path: str = CHAT) -> Heard:
+        """Send these bytes as JSON and read the whole answer."""
+        fields = {"content-type": "application/json", **(headers or {})}
+        async with self._session.post(self.url + path, data=body, headers=fields) as response:
             return await _heard(response)
 
     async def get(self, path: str) -> Heard:
