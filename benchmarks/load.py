@@ -76,7 +76,7 @@ def bodies(count: int, *, stream: bool = False, tokens: int = 16, gap_us: int = 
 async def drive(
     port: int, connections: int, next_body: Callable[[], bytes | None]
 ) -> tuple[list[float], list[float], float]:
-    """Send all bodies over `connections` connections: (seconds of each request, delay of each chunk, seconds in all)."""
+    """Send all bodies; gives the seconds of each request, the delay of each chunk and the seconds in all."""
     seconds: list[float] = []
     delays: list[float] = []
     loop = asyncio.get_running_loop()

@@ -22,8 +22,9 @@ from benchmarks.report import Report, percentile
 _CONFIG = """
 server: {{port: {port}, log_level: warning}}
 scheduling: {{queue_size: 4096, per_user_queue: 4096}}
-instances: [{{id: bench, address: "http://127.0.0.1:{engine}", engine: openai, models: [bench], max_concurrent:
-4096, window_tokens: null}}] health_check: {{interval_seconds: 3600}}
+instances:
+  - {{id: bench, address: "http://127.0.0.1:{engine}", models: [bench], max_concurrent: 4096, window_tokens: null}}
+health_check: {{interval_seconds: 3600}}
 dead_letters: {{path: null}}
 """
 
