@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 from headrace.build import Headrace, build
 from headrace.cli.serve import server_settings
 from headrace.config import Config
-from headrace.model import Decision, Event, InstanceView
+from headrace.model import Decision, Event, InstanceView, Sealed
 from headrace.server.app import build_app
 from headrace.server.connection import BoundedHttp
 from headrace.testing import Changes, MockEngine, ScriptedEngine, guarded, run_virtual
@@ -39,10 +39,13 @@ class Front:
     def __init__(self, headrace: Headrace, caller: Client) -> None:
         self.headrace = headrace
         self.client = caller
+        self.sealed = 0
+        """Answers that grew past what is kept for late joiners."""
         self._changes = Changes()
         headrace.gateway.observe(self._observe)
 
     def _observe(self, event: Event, decisions: Sequence[Decision], now: float) -> None:
+        self.sealed += isinstance(event, Sealed)
         asyncio.get_running_loop().call_soon(self._changes.notify)
 
     async def until(self, condition: Callable[[], bool], what: str, within: float = GUARD) -> None:

@@ -80,7 +80,7 @@ async def test_what_is_not_the_instances_failure_leaves_it_in_use(script: Script
 
 @pytest.mark.parametrize("status", [401, 403])
 async def test_a_bad_key_of_ours_is_never_the_callers(status: int) -> None:
-    """The engine refuses the gateway's own key: 502 and no retry for the caller, who is not told that his key is bad."""
+    """The engine refuses the gateway's own key: 502 and no retry for the caller, whose own key is fine."""
     async with ScriptedEngine(_says(status)) as engine, front(engine, **SECTIONS) as gate:
         heard = await gate.client.ask(chat())
         await gate.idle()
