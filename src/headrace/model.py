@@ -327,6 +327,32 @@ class Probed:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineReport:
+    """What an engine's own metrics said at one poll. None: not reported or not to be trusted, never 0 instead."""
+
+    running: float | None = None
+    """Requests in its batch."""
+    waiting: float | None = None
+    """Requests in its own queue."""
+    kv: float | None = None
+    """Share of its KV cache in use, 0 to 1."""
+    tpot: float | None = None
+    """Seconds per output token, the mean since the poll before."""
+    preemptions: float | None = None
+    """Requests thrown out of its batch since the poll before."""
+    kv_tokens: int | None = None
+    """Size of its KV cache in tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """An engine's metrics were polled. None: absent, garbled or unanswered; nothing is known then."""
+
+    instance: str
+    report: EngineReport | None
+
+
+@dataclass(frozen=True, slots=True)
 class Woke:
     """The time asked for by `WakeAt` has come."""
 

@@ -24,6 +24,7 @@ from headrace.core.settings import FairnessSettings, RecoverySettings, Settings
 from headrace.core.ticket import Call
 from headrace.model import (
     Cause,
+    EngineReport,
     Instance,
     InstanceView,
     Outcome,
@@ -77,6 +78,8 @@ class InstanceState:
         "last_pick",
         "load",
         "reliability",
+        "report",
+        "reported_at",
         "speed",
         "strikes",
     )
@@ -99,6 +102,8 @@ class InstanceState:
         self.load = 0.0
         """Sum of the weights of the requests it is working on."""
         self.last_pick = 0
+        self.report: EngineReport | None = None
+        self.reported_at = 0.0
 
     def reshape(self, instance: Instance) -> None:
         """Take new settings of the same instance; what was learned stays."""
@@ -179,6 +184,11 @@ class InstanceState:
             self.strikes += self._unhealthy_after if event.definite else 1
             self.healthy = self.healthy and self.strikes < self._unhealthy_after
         return before != self.healthy
+
+    def reported(self, report: EngineReport | None, now: float) -> None:
+        """Take what the engine's metrics say; None: unknown from now on."""
+        self.report = report
+        self.reported_at = now
 
     def view(self, now: float) -> InstanceView:
         """What can be seen of it."""

@@ -42,6 +42,7 @@ from headrace.model import (
     Probed,
     Progressed,
     Reconfigured,
+    Reported,
     Sealed,
     Snapshot,
     Started,
@@ -152,6 +153,11 @@ class Scheduler:
             case Probed(instance):
                 state = self._fleet.states.get(instance)
                 if state is not None and state.probed(event):
+                    self._dispatcher.touch(state)
+            case Reported(instance, report):
+                state = self._fleet.states.get(instance)
+                if state is not None:
+                    state.reported(report, now)
                     self._dispatcher.touch(state)
             case Reconfigured(instances):
                 self._reconfigure(instances, now)
