@@ -36,7 +36,8 @@ def completion_call(model: str = "smollm2", **fields: object) -> OpenAICall:
 def chunk(delta: dict[str, Any] | None = None, finish: str | None = None, *, index: int = 0, **top: Any) -> bytes:
     """One chat chunk as an event."""
     choice = {"index": index, "delta": {} if delta is None else delta, "finish_reason": finish}
-    return event({"id": "c-1", "object": "chat.completion.chunk", "model": "smollm2", "choices": [choice], **top})
+    named = {"id": "c-1", "object": "chat.completion.chunk", "model": "smollm2"}
+    return event({**named, "choices": [choice], **top})
 
 
 def content(text: str, **top: Any) -> bytes:

@@ -150,6 +150,7 @@ def test_a_regular_read_goes_out_as_the_same_object() -> None:
         content("x") + FIN,
         chunk({"content": "x"}, "stop").replace(b'"finish_reason":', b'"finish_reason" : '),
         content("x", usage={"prompt_tokens": 1}),
+        content("x", model="other"),
         content("x", error={"message": "x"}),
         event({"error": "x"}),
         chunk({"tool_calls": [{"id": "a"}]}),
@@ -161,7 +162,7 @@ def test_a_regular_read_goes_out_as_the_same_object() -> None:
 )
 def test_what_is_not_regular_is_taken_apart(read: bytes) -> None:
     """Cut events, other forms, ends, usage, errors and tool calls never pass unread."""
-    assert regular(read) == 0
+    assert regular(read, "smollm2") == 0
 
 
 def test_a_read_that_ends_inside_an_event_passes_its_whole_events() -> None:
@@ -199,6 +200,24 @@ def test_the_model_is_found_however_it_is_written(form: bytes) -> None:
     """Blanks and escapes in the engine's own writing are no obstacle."""
     pieces = [part.replace(b'"model":"smollm2"', form) for part in (ROLE, content("a"), content("b"), FIN)]
     assert {payload["model"] for payload in decode(pieces, chat_call("asked")).payloads} == {"asked"}
+
+
+def test_an_engine_that_changes_its_name_is_followed() -> None:
+    """A router behind the engine may name another model in mid-stream; the client still reads the asked name."""
+    pieces = [content("a"), content("b", model="x"), content("c", model="x"), content("d", model="y"), FIN]
+    assert {payload["model"] for payload in decode(pieces).payloads} == {"smollm2"}
+
+
+def test_bytes_that_are_no_utf_8_do_not_end_the_answer() -> None:
+    """An engine that cuts a character in two hurts that character, wherever it stands, and nothing else."""
+    broken = content("H").replace(b"H", b"\xf0\x9f")
+    for pieces in (
+        [broken, content("a"), broken, FIN],
+        [content("a"), broken, broken.replace(b"content", b"\xff"), FIN],
+    ):
+        out = decode(pieces)
+        assert out.outcome.cause is Cause.OK
+        assert out.data.count(broken) >= 1
 
 
 # ----------------------------------------------------------------------------------------------------- commitment

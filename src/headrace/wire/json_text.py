@@ -32,14 +32,14 @@ def decode(text: bytes) -> JsonValue:
 
 
 def decode_answer(text: bytes) -> JsonValue:
-    """The value that an engine's valid JSON `text` writes, halves of surrogate pairs included.
+    """The value that an engine's JSON `text` writes: bytes that are no UTF-8 become U+FFFD, halves of pairs are kept.
 
     Engines that cut text by UTF-16 units escape one half in one chunk and the other in the next.
     """
     try:
         return decode(text)
     except (msgspec.MsgspecError, ValueError):
-        return cast("JsonValue", json.loads(text))
+        return cast("JsonValue", json.loads(text.decode("utf-8", "replace")))
 
 
 def encode_answer(value: JsonValue) -> bytes:

@@ -87,6 +87,7 @@ class _Plain(msgspec.Struct, gc=False):
     """What may be in a plain chunk: where something would have to be read, nothing may stand. The rest is skipped."""
 
     choices: list[_PlainChoice]
+    model: str | None = None
     usage: None = None
     error: None = None
 
@@ -113,13 +114,12 @@ _USAGE = msgspec.json.Decoder(_Usage)
 _TOOL_CALLS = msgspec.json.Decoder(list[ToolCall])
 
 
-def is_plain(payload: bytes) -> bool:
-    """Whether `payload` is a valid chunk without anything to look at: no finish, usage, error or tool call."""
+def is_plain(payload: bytes, model: str | None) -> bool:
+    """Whether `payload` is a valid chunk of `model` with nothing to look at: no finish, usage, error or tool call."""
     try:
-        _PLAIN.decode(payload)
+        return _PLAIN.decode(payload).model == model
     except (msgspec.MsgspecError, RecursionError):
         return False
-    return True
 
 
 def chunk(payload: bytes) -> Chunk | None:
@@ -128,8 +128,8 @@ def chunk(payload: bytes) -> Chunk | None:
         return _CHUNK.decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         pass
-    # Half a surrogate pair is legal JSON that msgspec refuses. Here nobody reads the text it stands in.
-    readable = _SURROGATE.sub(rb"\\ufffd", payload)
+    # Half a surrogate pair and a byte that is no UTF-8 spoil the text they stand in, which nobody reads here.
+    readable = _SURROGATE.sub(rb"\\ufffd", payload.decode("utf-8", "replace").encode())
     return None if readable == payload else chunk(readable)
 
 
@@ -150,8 +150,9 @@ def usage(raw: msgspec.Raw | bytes) -> Usage | None:
 
 
 def model_in(member: bytes) -> str:
-    """The name in `"model": "name"`."""
-    return str(msgspec.json.decode(b"{" + member + b"}", type=dict[str, str])["model"])
+    """The name in `"model": "name"`, read as `chunk` reads it; "" if it cannot be read."""
+    named = chunk(b"{" + member + b"}")
+    return "" if named is None else named.model or ""
 
 
 def usage_chunk(like: Chunk, model: str, raw: bytes) -> bytes:

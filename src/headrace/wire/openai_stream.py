@@ -39,14 +39,17 @@ _CHOICES_LIMIT = 128
 """Choices whose tool calls are numbered; OpenAI's own bound for `n`."""
 
 
-def regular(data: bytes) -> int:
-    """How many chunks `data` holds if it is nothing but whole, plain ones with text; 0 if it has to be taken apart."""
+def regular(data: bytes, model: str | None) -> int:
+    """How many chunks `data` holds if it is nothing but whole, plain ones with text; 0 if it has to be taken apart.
+
+    `model` is what the engine called itself so far.
+    """
     if not (data.startswith(b"data: {") and data.endswith(b"}\n\n")) or data.find(b"\r") >= 0:
         return 0
     if data.find(b"\n") == len(data) - 2:
-        return 1 if shapes.is_plain(data[6:]) else 0
+        return 1 if shapes.is_plain(data[6:], model) else 0
     chunks = data[6:-2].split(b"\n\ndata: ")
-    whole = data.count(b"\n") == 2 * len(chunks) and all(map(shapes.is_plain, chunks))
+    whole = data.count(b"\n") == 2 * len(chunks) and all(shapes.is_plain(chunk, model) for chunk in chunks)
     return len(chunks) if whole else 0
 
 
@@ -62,6 +65,7 @@ class OpenAIDecoder:
         "_held_size",
         "_last",
         "_length_cut",
+        "_model",
         "_numbers",
         "_reader",
         "_rename",
@@ -91,6 +95,8 @@ class OpenAIDecoder:
         self._finished = False
         self._length_cut = False
         self._verdict: Outcome | None = None
+        self._model: str | None = None
+        """What the engine called itself in the chunk read last."""
         self._rename: tuple[bytes, bytes] | None = None
         self._numbers: dict[int, ToolCallNumbers] = {}
         self._usage_raw = b""
@@ -102,7 +108,7 @@ class OpenAIDecoder:
 
     def feed(self, data: bytes) -> Sequence[Frame]:
         """What clients may see of `data` and of what was kept before."""
-        if self._direct and (chunks := regular(data)):
+        if self._direct and (chunks := regular(data, self._model)):
             self.tokens += chunks
             if self._rename is not None:
                 data = data.replace(*self._rename)
@@ -140,7 +146,7 @@ class OpenAIDecoder:
                 return
         elif self._direct:
             border = data.rfind(b"\n\n") + 2
-            if 2 <= border < len(data) and regular(data[:border]):
+            if 2 <= border < len(data) and regular(data[:border], self._model):
                 frames.extend(self.feed(data[:border]))
                 data = data[border:]
         self._feed_events(data, frames)
@@ -181,21 +187,22 @@ class OpenAIDecoder:
         if choices or usage is None:
             if b'"tool_calls"' in payload:
                 payload = self._numbered(choices, payload)
-            if usage is None and any(choice.has_content for choice in choices):
-                self.tokens += 1
-            self._pass(choices, sse.event(payload), frames)
+            self._pass(choices, sse.event(payload), usage is None, frames)
         self._last = chunk
 
-    def _pass(self, choices: list[shapes.Choice], data: bytes, frames: list[Frame]) -> None:
+    def _pass(self, choices: list[shapes.Choice], data: bytes, counted: bool, frames: list[Frame]) -> None:
         finished = [choice for choice in choices if choice.finished]
         if finished:
             self._finished = True
             self._length_cut |= any(bytes(choice.finish_reason) == b'"length"' for choice in finished)
-        if not self.started and not finished and not any(choice.has_content for choice in choices):
+        content = any(choice.has_content for choice in choices)
+        if counted and (content or (self.started and not finished)):
+            self.tokens += 1
+        if self.started or content or finished:
+            self._release(frames)
+            frames.append(Frame(data))
+        else:
             self._hold(data)
-            return
-        self._release(frames)
-        frames.append(Frame(data))
 
     def _hold(self, data: bytes) -> None:
         self._held.append(data)
@@ -212,6 +219,7 @@ class OpenAIDecoder:
 
     def _renamed(self, chunk: shapes.Chunk, payload: bytes) -> bytes:
         """`payload` with the model's name the client asked for. The exact bytes to replace are worked out once."""
+        self._model = chunk.model
         if chunk.model is None or chunk.model == self._call.model:
             return payload
         if self._rename is None or self._rename[0] not in payload:
