@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from headrace.errors import InvalidRequest
 from headrace.model import AnswerForm, Cause, Dispatch, Outcome
@@ -28,7 +28,7 @@ _WHOLE_LIMIT = 32 * 1024 * 1024
 """Longest answer that is not streamed, in bytes."""
 _REFUSAL_LIMIT = 64 * 1024
 """As much of an error body is read."""
-_LOOKS_PER_IDLE = 8
+_LOOKS_PER_IDLE = 16
 _PROGRESS_TOKENS = 32
 _LINGER_SECONDS = 1.0
 """After its terminal event a stream has this long to end, so that its connection can be used again."""
@@ -89,6 +89,7 @@ class _Exchange:
         "_connection",
         "_decoder",
         "_done",
+        "_good",
         "_instance",
         "_key",
         "_last_beat",
@@ -124,7 +125,7 @@ class _Exchange:
         self._status_headers: Mapping[str, str] = {}
         self._reads = self._seen_reads = 0
         self._reported = 0
-        self._started = self._paused = self._done = False
+        self._started = self._paused = self._done = self._good = False
         self._connection: Connection | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._key: str | None = None
@@ -184,25 +185,21 @@ class _Exchange:
         if decoder is None:
             self._collect(data)
             return
-        frames = decoder.feed(data)
-        if frames:
-            if not self._started:
-                self._start()
-            for frame in frames:
-                self._port.feed(frame)
+        if not self._pass(decoder.feed(data)):
+            return
         if decoder.tokens - self._reported >= _PROGRESS_TOKENS:
             self._report(decoder.tokens)
         if decoder.ended:
             self._complete(clean=True)
-            self._linger()
+            self._part()
 
     def end(self, failure: Failure | None, detail: str) -> None:
         """The body ended, properly or not."""
         if self._done:
             self._end()
             return
-        if failure is None:
-            self._complete(clean=True)
+        if failure is None or (failure is Failure.CUT and self._status not in (0, 200)):
+            self._complete(clean=True)  # a refusal is understood without the rest of its body
         elif self._decoder is not None and failure is not Failure.PROTOCOL:
             self._complete(clean=False)
         else:
@@ -226,25 +223,26 @@ class _Exchange:
         """The answer is here as far as it will come: translate the rest of it and say how it ended."""
         if self._decoder is not None:
             frames, outcome = self._decoder.finish(clean)
-            if frames and not self._started:
-                self._start()
-            for frame in frames:
-                self._port.feed(frame)
+            self._pass(frames)
             self._finish(outcome)
         elif self._status == 200:
             body, outcome = self._adapter.whole(self._call, self._model, bytes(self._body))
             if outcome.cause is Cause.OK:
-                self._start()
-                self._port.feed(Frame(body))
+                self._pass((Frame(body),))
             self._finish(outcome)
         else:
             secrets = (self._key,) if self._key else ()
             headers = self._status_headers
             self._finish(self._adapter.refused(self._status, headers, bytes(self._body), self._wall(), secrets))
 
-    def _start(self) -> None:
-        self._started = True
-        self._port.started()
+    def _pass(self, frames: Sequence[Frame]) -> bool:
+        """Hand frames on; False: the last reader left while it was written to."""
+        if frames and not self._started:
+            self._started = True
+            self._port.started()
+        for frame in frames:
+            self._port.feed(frame)
+        return not self._done
 
     def _report(self, tokens: int) -> None:
         self._port.progressed(tokens - self._reported)
@@ -253,6 +251,7 @@ class _Exchange:
     def _finish(self, outcome: Outcome) -> None:
         if not self._done:
             self._end()
+            self._good = outcome.cause is Cause.OK
             self._port.finished(outcome)
 
     def _end(self) -> None:
@@ -301,10 +300,15 @@ class _Exchange:
             self._connection.abort()
         self._finish(outcome)
 
-    def _linger(self) -> None:
-        """Let a finished stream end by itself, but not for long."""
-        if self._connection is not None:
+    def _part(self) -> None:
+        """Let a finished stream end by itself, but not for long; break off one that went wrong."""
+        if self._connection is None:
+            return
+        if self._good:
+            self._connection.resume()
             self._timer = asyncio.get_running_loop().call_later(_LINGER_SECONDS, self._connection.abort)
+        else:
+            self._connection.abort()
 
 
 _CAUSES = {
