@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
@@ -10,7 +11,10 @@ from headrace.testing import ScriptedConnection, ScriptedEngine, steps
 from tests.e2e.client import CHAT, Heard, chat, next_event
 from tests.e2e.front import GUARD, Front, front
 
-PATIENT = {"load_balancer": {"cooldown_seconds": 0.001}, "circuit_breaker": {"failure_threshold": 100}}
+PATIENT: Mapping[str, Mapping[str, object]] = {
+    "load_balancer": {"cooldown_seconds": 0.001},
+    "circuit_breaker": {"failure_threshold": 100},
+}
 
 
 def _asked(gate: Front, body: dict[str, object], headers: dict[str, str] | None = None) -> asyncio.Task[Heard]:
@@ -230,7 +234,11 @@ async def test_different_users_share_but_different_models_do_not() -> None:
         front(engine, instances={"models": ["m", "m2"]}) as gate,
     ):
         prompt = {"model": "m", "prompt": "same"}
-        asked = [(CHAT, chat("same")), (CHAT, chat("same", model="m2")), ("/v1/completions", prompt)] * 2
+        asked: list[tuple[str, Mapping[str, object]]] = [
+            (CHAT, chat("same")),
+            (CHAT, chat("same", model="m2")),
+            ("/v1/completions", prompt),
+        ] * 2
         callers = [asyncio.create_task(gate.client.ask(body, path=path)) for path, body in asked]
         await _riding(gate, 6)
         ready.set()
