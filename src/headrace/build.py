@@ -80,6 +80,11 @@ class Headrace:
         """What the scheduler holds now."""
         return self.gateway.snapshot()
 
+    @property
+    def exchanges(self) -> int:
+        """Exchanges with engines that have not ended, health checks apart."""
+        return self._upstream.running
+
     def positions(self, flow: Flow) -> Sequence[tuple[str, int, float]]:
         """Where the waiting requests of the flow's user stand."""
         return self.gateway.positions(flow)
