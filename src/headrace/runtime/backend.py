@@ -1,7 +1,7 @@
 """The seam between the gateway and whatever carries out an attempt.
 
-`attempts.HttpBackend` asks an engine over HTTP, `workers.WorkerBackend` runs a Python callable. Both push what comes into a
-`Port` and end it with exactly one outcome, unless they were aborted. Nothing here needs a library.
+`attempts.HttpBackend` asks an engine over HTTP, `workers.WorkerBackend` runs a Python callable. Both push what comes
+into a `Port` and end it with exactly one outcome, unless they were aborted. Nothing here needs a library.
 """
 
 from __future__ import annotations
