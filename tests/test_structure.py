@@ -11,7 +11,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "headrace"
 LONGEST_FILE = 400
 LONGEST_FUNCTION = 40
-LONGER = {"model.py": 500}
+LONGER = {"model.py": 560}
 """Files that may be longer: the vocabulary is one list of small values, read from top to bottom."""
 
 

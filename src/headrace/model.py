@@ -55,6 +55,9 @@ class Engine(StrEnum):
     OPENAI = "openai"
     VLLM = "vllm"
     LLAMACPP = "llamacpp"
+    SGLANG = "sglang"
+    TGI = "tgi"
+    TENSORRT = "tensorrt"
     OLLAMA = "ollama"
     ECHO = "echo"
     WORKER = "worker"
@@ -87,6 +90,8 @@ class Instance:
     """Most prompt tokens sent and not yet begun to be answered; None: no such window (cloud providers, in-process)."""
     weight: float = 1.0
     api_key_env: str | None = None
+    metrics: str | None = None
+    """Where its own metrics are: a path at its address, or a URL; None: the engine's usual place."""
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -490,6 +495,14 @@ class InstanceView:
     reliability: float
     closed_because: str
     """Why the gate is shut, or ""."""
+    metrics_age: float | None = None
+    """Seconds since its own metrics last said something usable; None: they never did."""
+    metrics_stale: bool = False
+    """They are asked for, and what they said is too old to be used or nothing at all."""
+    engine_waiting: float | None = None
+    """Requests in its own queue, as last reported; None: unknown."""
+    engine_kv: float | None = None
+    """Share of its KV cache in use, as last reported; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

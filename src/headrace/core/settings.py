@@ -101,6 +101,14 @@ class HealthSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
+    """How far the engines' own metrics are trusted."""
+
+    stale_after: float = 0.75
+    """Seconds after which a report says nothing any more: three polls. The gates that need none go on without it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingSettings:
     """How the instance is chosen among those that are open."""
 
@@ -127,5 +135,6 @@ class Settings:
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
     health: HealthSettings = field(default_factory=HealthSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
     routing: RoutingSettings = field(default_factory=RoutingSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
