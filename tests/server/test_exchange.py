@@ -7,6 +7,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.server.asgi import CUT_EXTENSION, HIGH_WATER, AsgiExchange, Endpoint
 from headrace.server.exchange import Exchange, Handler
@@ -223,6 +224,24 @@ async def test_a_handlers_mistake_after_the_start_cuts_the_connection() -> None:
     await asgi.serve(broken)
     assert asgi.cuts == 1
     assert all(message.get("more_body", True) for message in asgi.sent)
+
+
+@on_virtual_time
+async def test_a_mistake_on_leaving_does_not_keep_the_request_alive() -> None:
+    """Whatever the gateway does when it is told, the request's task ends, and the log says why it was wrong."""
+    asgi, kept = Asgi(), Kept()
+    task = asgi.serve(kept)
+    await turns()
+
+    def broken() -> None:
+        raise RuntimeError("a bug")
+
+    kept.open.on_disconnect = broken
+    with capture_logs() as lines:
+        asgi.leave()
+        await task
+        await turns()
+    assert [line["event"] for line in lines] == ["a disconnect was not handled"]
 
 
 @on_virtual_time

@@ -14,6 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.server import ServerSettings, listen, run, serve
+from headrace.server import serving as serving_module
 from headrace.server.serving import DrainingServer, make_server
 from headrace.testing import guarded
 from tests.server.fakes import CHAT, DONE, GUARD, FakeGateway, RawClient, chunk
@@ -97,6 +98,26 @@ async def test_a_failing_drain_still_ends_the_server() -> None:
             raise ConnectionError("lost")
 
     gateway = Broken()
+    async with serving(gateway) as (task, _):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await guarded(task, GUARD, "the server ends")
+        assert gateway.closed
+
+
+@pytest.mark.parametrize("stuck", ["drain", "close"])
+async def test_a_gateway_that_hangs_does_not_keep_the_process(stuck: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond its grace the process waits a moment, and then ends without it."""
+    monkeypatch.setattr(serving_module, "OVERTIME", -6.9 if stuck == "drain" else 0.05)
+
+    class Stuck(FakeGateway):
+        async def close(self) -> None:
+            self.closed = True
+            if stuck == "close":
+                await asyncio.Event().wait()
+
+    gateway = Stuck()
+    if stuck == "close":
+        gateway.drain_gate.set()
     async with serving(gateway) as (task, _):
         os.kill(os.getpid(), signal.SIGTERM)
         await guarded(task, GUARD, "the server ends")

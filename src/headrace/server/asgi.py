@@ -145,9 +145,9 @@ class AsgiExchange:
             return
         self._gone = True
         self._pending.clear()
+        self._wake()
         if self.on_disconnect is not None and not self._finished and not self._aborted:
             self.on_disconnect()
-        self._wake()
 
     async def _flush(self, loop: asyncio.AbstractEventLoop, unread: Receive | None) -> bool:
         """Send what is there; True: the answer is complete."""
@@ -173,11 +173,12 @@ class AsgiExchange:
         return complete
 
     async def _watch(self, receive: Receive) -> None:
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                self.leave()
-                return
+        try:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            self.leave()
+        except Exception:  # noqa: BLE001 - the task's outer edge
+            _log.exception("a disconnect was not handled", path=self.path)
 
     def _check_stall(self, loop: asyncio.AbstractEventLoop, stall_timeout: float) -> None:
         """Cut off a caller that has taken nothing for too long; look again later otherwise."""

@@ -30,6 +30,9 @@ KEEP_ALIVE = 75
 FLUSH_GRACE = 5
 """Seconds slow callers get to take their last bytes once everything is answered."""
 
+OVERTIME = 5
+"""Seconds beyond its grace that the gateway gets to drain, and to close, before the process ends without it."""
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _log = structlog.get_logger("headrace.server")
 
@@ -65,7 +68,8 @@ class DrainingServer(uvicorn.Server):
     async def _drain(self) -> None:
         try:
             _log.info("draining", grace=self._grace)
-            await self._gateway.drain(self._grace)
+            async with asyncio.timeout(self._grace + OVERTIME):
+                await self._gateway.drain(self._grace)
         except Exception:  # noqa: BLE001 - the task's outer edge: the process ends all the same
             _log.exception("draining failed")
         finally:
@@ -123,7 +127,11 @@ async def serve(
     try:
         await make_server(gateway, settings, registry).serve(sockets=[listener])
     finally:
-        await gateway.close()
+        try:
+            async with asyncio.timeout(OVERTIME):
+                await gateway.close()
+        except TimeoutError:
+            _log.error("the gateway did not close in time")
 
 
 def run(
