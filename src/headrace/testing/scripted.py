@@ -47,6 +47,8 @@ class ScriptedEngine:
         self.links: list[Link] = []
         self.failures: list[BaseException] = []
         """What scripts raised; the first one is raised again on exit."""
+        self.answering = 0
+        """Scripts that are being played, probes apart."""
         self._guard = guard
         self._scripts: deque[Script] = deque()
         self._refusals = 0
@@ -190,8 +192,13 @@ class ScriptedEngine:
         _record(self.requests, request)
         conn = ScriptedConnection(link, self._changes, request, len(self.requests) - 1, self._guard)
         script = self._scripts.popleft() if self._scripts else self.default
+        self.answering += 1
         self._changes.notify()
-        await _play(script, conn)
+        try:
+            await _play(script, conn)
+        finally:
+            self.answering -= 1
+            self._changes.notify()
         return conn.ended and not link.gone
 
 
