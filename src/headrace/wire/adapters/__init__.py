@@ -5,6 +5,9 @@ from headrace.wire.adapters.contract import Adapter, Decoder, EngineRequest
 from headrace.wire.adapters.llamacpp import llamacpp
 from headrace.wire.adapters.ollama import OllamaAdapter
 from headrace.wire.adapters.openai import OpenAIAdapter
+from headrace.wire.adapters.sglang import sglang
+from headrace.wire.adapters.tensorrt import tensorrt
+from headrace.wire.adapters.tgi import tgi
 from headrace.wire.adapters.vllm import vllm
 
 __all__ = ["Adapter", "Decoder", "EngineRequest", "adapter_for"]
@@ -12,6 +15,9 @@ __all__ = ["Adapter", "Decoder", "EngineRequest", "adapter_for"]
 _ADAPTERS: dict[Engine, Adapter] = {
     Engine.OPENAI: OpenAIAdapter(),
     Engine.VLLM: vllm(),
+    Engine.SGLANG: sglang(),
+    Engine.TGI: tgi(),
+    Engine.TENSORRT: tensorrt(),
     Engine.LLAMACPP: llamacpp(),
     Engine.OLLAMA: OllamaAdapter(),
 }

@@ -21,3 +21,11 @@ def is_api_root(address: str) -> bool:
 def api_path(address: str, path: str) -> str:
     """What to put behind `address` (without a slash at its end) to reach `path` of the API."""
     return path if is_api_root(address) else f"/v1{path}"
+
+
+def server_root(address: str) -> str:
+    """`address` without the segment that names the API's version and what follows it: where health and metrics are."""
+    parts = urlsplit(address)
+    version = _VERSION.search(parts.path)
+    path = parts.path if version is None else parts.path[: version.start()]
+    return f"{parts.scheme}://{parts.netloc}{path.rstrip('/')}"

@@ -1,4 +1,4 @@
-"""Any server that speaks OpenAI's API: OpenAI, LM Studio, SGLang, TGI, cloud providers."""
+"""Any server that speaks OpenAI's API: OpenAI, LM Studio, cloud providers, and by it most engines."""
 
 from __future__ import annotations
 
