@@ -87,6 +87,7 @@ class Load:
         self._started: deque[str] = deque(maxlen=_STARTED_KEPT)
         self._max_running = self._max_waiting = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
 
     @property
     def kv_use(self) -> float:
@@ -173,8 +174,9 @@ class Load:
         self._max_running = max(self._max_running, self._batch.running)
         self._max_waiting = max(self._max_waiting, self._batch.waiting)
         due = self._batch.next_at
-        if self._timer is None or self._timer.when() != due:
+        if self._timer is None or self._due != due:
             self.close()
             if due is not None:
-                self._timer = self._loop.call_at(due, self._wake)
+                # The handle itself need not know its time: uvloop's does not when the time has come already.
+                self._due, self._timer = due, self._loop.call_at(due, self._wake)
         self.changes.notify()

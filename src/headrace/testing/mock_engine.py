@@ -155,13 +155,21 @@ class MockEngine:
             refusal = Refused(400, f"This model's context is too short: {error}.")
         except QueueFull as error:
             refusal = Refused(503, f"The engine is overloaded: {error}.")
-        except (asyncio.CancelledError, ConnectionError):
-            load.cancelled += 1
-            load.changes.notify()
+        except asyncio.CancelledError:
+            self._left()
             raise
+        except ConnectionError:
+            self._left()
+            return (
+                web.Response()
+            )  # goes nowhere: raising would make the server log a client's leaving as its own mistake
         load.refused += 1
         load.changes.notify()
         return web.Response(status=refusal.status, body=refusal.body, content_type="application/json")
+
+    def _left(self) -> None:
+        self._running_load.cancelled += 1
+        self._running_load.changes.notify()
 
     async def _complete(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
         body = await request.read()
