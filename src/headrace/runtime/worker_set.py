@@ -46,7 +46,7 @@ def backends(
         named = {f"worker-{number}": worker for number, worker in enumerate(several, 1)}
     if not named:
         raise ValueError("a pipeline needs a worker")
-    return {name: _backend(worker, timeouts) for name, worker in named.items()}
+    return {name: backend(worker, timeouts) for name, worker in named.items()}
 
 
 def instances(names: Mapping[str, object], max_concurrent: int) -> list[Instance]:
@@ -54,7 +54,12 @@ def instances(names: Mapping[str, object], max_concurrent: int) -> list[Instance
     return [Instance(id=name, engine=Engine.WORKER, max_concurrent=max_concurrent) for name in names]
 
 
-def _backend(worker: AnyWorker, timeouts: Timeouts) -> ClosingBackend:
+def backend(worker: AnyWorker, timeouts: Timeouts) -> ClosingBackend:
+    """What carries out the attempts at one worker.
+
+    Raises:
+        TypeError: it is no worker.
+    """
     if isinstance(worker, BringsBackend):
         return worker.attempt_backend(timeouts)
     return WorkerBackend(worker, timeouts)
