@@ -1,0 +1,99 @@
+"""The limits that find themselves."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.adaptive import AdaptiveLimit, BatchLimit
+
+
+def test_doubles_each_second_until_the_first_sign() -> None:
+    """A new instance under load is opened fast: two windows double the limit."""
+    limit = AdaptiveLimit(256, adaptive=True)
+
+    seen = []
+    for _ in range(4):
+        limit.tick(limit.limit, strained=False)
+        seen.append(limit.limit)
+
+    assert seen == [11, 16, 22, 32]
+
+
+def test_grows_slowly_after_a_sign() -> None:
+    """Once strained, the limit shrinks by a tenth and then grows by a twentieth at most."""
+    limit = AdaptiveLimit(256, adaptive=True)
+    for _ in range(10):
+        limit.tick(limit.limit, strained=False)
+    before = limit.value
+
+    limit.tick(limit.limit, strained=True)
+    limit.tick(limit.limit, strained=False)
+
+    assert limit.value == before * 0.9 * 1.05
+
+
+def test_an_unused_limit_does_not_grow() -> None:
+    """Nothing is learned from a limit that nobody reached."""
+    limit = AdaptiveLimit(256, adaptive=True)
+
+    limit.tick(2, strained=False)
+
+    assert limit.limit == 8
+
+
+def test_a_burst_of_refusals_is_one_sign() -> None:
+    """Ten refusals in a moment shrink the limit once."""
+    limit = AdaptiveLimit(256, adaptive=True)
+    limit.value = 100.0
+
+    for _ in range(10):
+        limit.refused(50.0)
+
+    assert limit.limit == 70
+
+
+def test_a_fixed_limit_stays() -> None:
+    """Without adaption the configured number holds, whatever is seen."""
+    limit = AdaptiveLimit(10, adaptive=False)
+
+    limit.refused(1.0)
+    limit.tick(10, strained=True)
+
+    assert limit.limit == 10
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 300)), max_size=200))
+def test_stays_within_its_bounds(signs: list[tuple[bool, bool, int]]) -> None:
+    """Whatever the signs, at least one request may go and never more than the bound."""
+    limit = AdaptiveLimit(200, adaptive=True)
+
+    for at, (refused, strained, in_flight) in enumerate(signs):
+        if refused:
+            limit.refused(float(at))
+        limit.tick(in_flight, strained)
+
+        assert 1 <= limit.limit <= 200
+
+
+def test_batch_makes_way_while_tokens_are_slow_and_keeps_its_floor() -> None:
+    """Interactive tokens over their target shrink batch down to its floor, and no further."""
+    batch = BatchLimit(floor=0.1)
+    batch.value = 90.0
+
+    for _ in range(100):
+        batch.tick(90, 100, tpot=0.06, target=0.05)
+
+    assert batch.limit(100) == 10
+
+
+def test_batch_grows_while_nobody_minds() -> None:
+    """With nothing to protect, batch fills the instance in steps of four."""
+    batch = BatchLimit(floor=0.1)
+
+    batch.tick(batch.limit(100), 100, tpot=None, target=0.05)
+    after_one = batch.limit(100)
+    for _ in range(50):
+        batch.tick(batch.limit(100), 100, tpot=None, target=0.05)
+
+    assert (after_one, batch.limit(100)) == (12, 100)
