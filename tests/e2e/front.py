@@ -20,7 +20,7 @@ from headrace.build import Headrace, build
 from headrace.cli.serve import server_settings
 from headrace.config import Config
 from headrace.model import Decision, Event, InstanceView, Sealed
-from headrace.server.app import build_app
+from headrace.server import make_server
 from headrace.server.connection import BoundedHttp
 from headrace.testing import Changes, MockEngine, ScriptedEngine, guarded, run_virtual
 from tests.e2e.client import Client, client
@@ -73,11 +73,14 @@ class Front:
 
 
 @asynccontextmanager
-async def front(*engines: ScriptedEngine | MockEngine, **sections: Mapping[str, object]) -> AsyncIterator[Front]:
+async def front(
+    *engines: ScriptedEngine | MockEngine, env: Mapping[str, str] | None = None, **sections: Mapping[str, object]
+) -> AsyncIterator[Front]:
     """A gateway before these engines, which are called a, b, c, ... and serve the model `m`.
 
     `sections` are those of the configuration file; an `instances` section holds what is to be added to each engine's.
-    Health checks happen once, at the start; dead letters stay in memory unless a path is given.
+    `env` holds the engines' keys. Health checks happen once, at the start; dead letters stay in memory unless a path
+    is given.
     """
     extra = sections.pop("instances", {})
     instances = [
@@ -85,12 +88,11 @@ async def front(*engines: ScriptedEngine | MockEngine, **sections: Mapping[str, 
         for name, engine in zip("abcdefgh", engines, strict=False)
     ]
     settings = {"health_check": {"interval_seconds": 86_400}, "dead_letters": {"path": None}, **sections}
-    config = Config.model_validate({"instances": instances, **settings})
+    config = Config.model_validate({"instances": instances, **settings}).with_keys(env or {})
     registry = CollectorRegistry()
     async with build(config, registry=registry, random=Random(1)) as headrace:
-        app = build_app(headrace, server_settings(config), registry)
-        server = uvicorn.Config(app, ws="none", lifespan="off", log_config=None, access_log=False)
-        async with _listening(server) as url, client(url) as caller:
+        server = make_server(headrace, server_settings(config), registry)
+        async with _listening(server.config) as url, client(url) as caller:
             yield Front(headrace, caller)
 
 
@@ -98,7 +100,7 @@ async def front(*engines: ScriptedEngine | MockEngine, **sections: Mapping[str, 
 async def _listening(config: uvicorn.Config) -> AsyncIterator[str]:
     state, loop = ServerState(), asyncio.get_running_loop()
     server = await loop.create_server(
-        lambda: BoundedHttp(config=config, server_state=state, app_state={}, _loop=loop), "127.0.0.1", 0
+        lambda: BoundedHttp(config=config, server_state=state, app_state={}, _loop=loop), "127.0.0.1", 0, backlog=2048
     )
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

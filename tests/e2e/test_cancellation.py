@@ -42,9 +42,13 @@ async def nothing_is_left(gate: Front, *engines: ScriptedEngine) -> None:
     await gate.idle()
     assert gate.headrace.gateway.flights == 0
     for engine in engines:
-        await engine.until(lambda engine=engine: engine.answering == 0, SOON)
+        await _rests(engine)
     await later(SOON)
     assert gate.headrace.exchanges == 0
+
+
+async def _rests(engine: ScriptedEngine) -> None:
+    await engine.until(lambda: engine.answering == 0, SOON)
 
 
 # ------------------------------------------------------------------------------------------------ callers that leave
@@ -123,7 +127,8 @@ async def test_a_caller_that_leaves_the_queue() -> None:
         async with callers(gate, 5) as (first, second, third, fourth, fifth):
             for number, caller in enumerate((first, second, third, fourth), start=1):
                 caller.ask(question(number, stream=False))
-                await gate.until(lambda number=number: gate.headrace.gateway.alive == number, "it is in")
+                await later(0.1)
+                assert gate.headrace.gateway.alive == number
             await later(1.0)
             third.close()
             await gate.until(lambda: gate.headrace.snapshot().queued == 2, "its place is free", within=SOON)
@@ -236,9 +241,9 @@ async def test_nothing_is_left_of_any_ending(name: str, stream: bool) -> None:
     first = ScriptedEngine(way.first, guard=PATIENCE)
     second = ScriptedEngine(way.second or way.first, guard=PATIENCE)
     async with first, second, front(first, second, **_sections(way)) as gate:
-        await _until_checked(first, second)
-        if not way.listens:
-            for engine in (first, second):
+        for engine in (first, second):
+            await _until_checked(engine)
+            if not way.listens:
                 await engine.stop_listening()
                 engine.close_connections()
         for round_ in range(2):
@@ -256,9 +261,8 @@ def _sections(way: Way) -> dict[str, dict[str, object]]:
     }
 
 
-async def _until_checked(*engines: ScriptedEngine) -> None:
-    for engine in engines:
-        await engine.until(lambda engine=engine: bool(engine.probes))
+async def _until_checked(engine: ScriptedEngine) -> None:
+    await engine.until(lambda: bool(engine.probes))
 
 
 async def _end(gate: Front, way: Way, stream: bool, round_: int) -> None:
