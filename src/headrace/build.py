@@ -17,6 +17,7 @@ from headrace.runtime.gateway import Gateway, Reply
 from headrace.runtime.observe import Gauges, Metrics
 from headrace.runtime.probes import Prober, ProbeSettings
 from headrace.runtime.relay import Reader
+from headrace.runtime.scraping import Scraper, ScrapeSettings
 from headrace.runtime.stores import DeadLetters
 from headrace.runtime.stores.memory import MemoryCache, MemoryDeadLetters
 from headrace.runtime.stores.sql import SqlDeadLetters, sqlite_url
@@ -58,12 +59,16 @@ class Headrace:
         self._prober = Prober(
             self.gateway.step, self._upstream, config.secrets(), settings, self._http.pulses.__getitem__, random
         )
+        polls = ScrapeSettings(interval=config.metrics.poll_seconds, path=config.metrics.path)
+        self._scraper = Scraper(self.gateway.step, self._upstream, config.secrets(), polls, random)
+        self._polled = self.instances if config.metrics.enabled else ()
 
     async def start(self) -> Self:
         """Open the stores and begin the health checks; inside the event loop that it is to live in."""
         if self._disk is not None:
             await self._disk.open()
         self._prober.watch(self.instances)
+        self._scraper.watch(self._polled)
         return self
 
     async def __aenter__(self) -> Self:
@@ -103,6 +108,7 @@ class Headrace:
     async def close(self) -> None:
         """End what is left and let go of connections and files."""
         await self._prober.close()
+        await self._scraper.close()
         await self.gateway.close()
         await self._upstream.close()
 

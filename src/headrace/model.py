@@ -377,7 +377,18 @@ class Draining:
 
 
 Event = (
-    Arrived | Looked | Started | Progressed | Sealed | Finished | Cancelled | Probed | Woke | Reconfigured | Draining
+    Arrived
+    | Looked
+    | Started
+    | Progressed
+    | Sealed
+    | Finished
+    | Cancelled
+    | Probed
+    | Reported
+    | Woke
+    | Reconfigured
+    | Draining
 )
 
 

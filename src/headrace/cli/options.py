@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -21,6 +21,7 @@ from headrace.config import (
     is_loopback,
     load,
 )
+from headrace.config.instances import EngineName
 from headrace.errors import ConfigError
 
 ConfigFile = Annotated[
@@ -79,7 +80,7 @@ def choose(
 
 
 def one_engine(engine: str, model: str | None) -> InstanceSection:
-    """The instance that `--engine` names: `echo`, a URL, or `KIND=URL` with KIND vllm, llamacpp, ollama or openai.
+    """The instance that `--engine` names: `echo`, a URL, or `KIND=URL` with a KIND as vllm or llamacpp.
 
     Raises ConfigError for an address or a kind that cannot be used.
     """
@@ -88,8 +89,9 @@ def one_engine(engine: str, model: str | None) -> InstanceSection:
     kind, equals, address = engine.partition("=")
     if not equals or "://" in kind:
         kind, address = "openai", engine
-    if kind not in ("openai", "vllm", "llamacpp", "ollama"):
-        raise ConfigError(f"--engine: '{kind}' is no kind of engine; there are openai, vllm, llamacpp, ollama and echo")
+    kinds = [name for name in get_args(EngineName) if name != "echo"]
+    if kind not in kinds:
+        raise ConfigError(f"--engine: '{kind}' is no kind of engine; there are {', '.join(kinds)} and echo")
     return InstanceSection.model_validate(
         {
             "id": kind,

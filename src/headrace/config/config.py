@@ -18,6 +18,7 @@ from headrace.config.sections import (
     LimitSection,
     LimitsSection,
     LoadBalancerSection,
+    MetricsSection,
     RoutingSection,
     SchedulingSection,
     Section,
@@ -30,6 +31,7 @@ from headrace.core.settings import (
     FairnessSettings,
     HealthSettings,
     LimitSettings,
+    MetricsSettings,
     QueueSettings,
     RecoverySettings,
     RoutingSettings,
@@ -59,6 +61,7 @@ class Config(Section):
     health_check: HealthCheckSection = Field(
         default_factory=HealthCheckSection, description="How instances are watched."
     )
+    metrics: MetricsSection = Field(default_factory=MetricsSection, description="The engines' own metrics.")
     timeouts: TimeoutsSection = Field(default_factory=TimeoutsSection, description="How long each part may take.")
     dedup: DedupSection = Field(default_factory=DedupSection, description="One model call for identical requests.")
     dead_letters: DeadLettersSection = Field(
@@ -143,6 +146,7 @@ class Config(Section):
             ),
             recovery=self._recovery(),
             health=HealthSettings(unhealthy_after=self.health_check.unhealthy_threshold),
+            metrics=MetricsSettings(stale_after=3 * self.metrics.poll_seconds),
             routing=RoutingSettings(
                 strategy=self.load_balancer.strategy,
                 speed=self.load_balancer.weights.speed,

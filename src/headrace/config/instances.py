@@ -7,10 +7,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from headrace.config.sections import Count, Section, Weight
+from headrace.config.sections import Count, Place, Section, Weight
 from headrace.model import Engine, Instance, ServedModel, Tier
 
-EngineName = Literal["openai", "vllm", "llamacpp", "ollama", "echo"]
+EngineName = Literal["openai", "vllm", "llamacpp", "sglang", "tgi", "tensorrt", "ollama", "echo"]
 
 DEFAULT_WINDOW_TOKENS = 2048
 """Prompt tokens a local engine may hold un-started: about one prefill step of a large one, so that it never idles and
@@ -51,7 +51,8 @@ class InstanceSection(Section):
         "", description="Base URL, as http://127.0.0.1:8001; empty for echo. A trailing /v1 is dropped."
     )
     engine: EngineName = Field(
-        "openai", description="openai (anything that speaks its API), vllm, llamacpp, ollama, or echo (built in)."
+        "openai",
+        description="openai (anything like it), vllm, llamacpp, sglang, tgi, tensorrt, ollama, or echo (built in).",
     )
     models: tuple[
         Annotated[ModelEntry, BeforeValidator(_model_entry, json_schema_input_type=str | ModelEntry)], ...
@@ -68,6 +69,10 @@ class InstanceSection(Section):
     )
     api_key_env: str | None = Field(
         default=None, min_length=1, description="Environment variable that holds this engine's key."
+    )
+    metrics: Place | None = Field(
+        default=None,
+        description="Where its own metrics are: a path, or a URL if on another port (Triton's); null: the usual place.",
     )
     metadata: dict[str, str] = Field(default_factory=dict, description="Free labels.")
 
@@ -107,6 +112,7 @@ class InstanceSection(Section):
             window_tokens=self.window(),
             weight=self.weight,
             api_key_env=self.api_key_env,
+            metrics=self.metrics,
             metadata=self.metadata,
         )
 

@@ -16,6 +16,8 @@ Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+Place = Annotated[str, Field(pattern=r"^(https?://[^/?#@\s]+)?/[^#\s]*$", max_length=2048)]
+"""A path, or a URL without user and password."""
 
 
 class Section(BaseModel):
@@ -141,6 +143,20 @@ class HealthCheckSection(Section):
     unhealthy_threshold: Count = Field(3, description="Failed checks in a row that take an instance out.")
     deep_check_interval: int = Field(
         30, ge=0, description="Every so many light checks one completion of one token; 0: never."
+    )
+
+
+class MetricsSection(Section):
+    """The engines' own metrics: their queues and KV caches, as far as they tell."""
+
+    enabled: bool = Field(
+        default=True, description="Read those of local engines that have some: vllm, sglang, tgi, tensorrt, llamacpp."
+    )
+    poll_seconds: float = Field(
+        0.25, ge=0.05, le=60, allow_inf_nan=False, description="Time between two polls; three unanswered count as none."
+    )
+    path: Place | None = Field(
+        default=None, description="Where they are, as /metrics; null: at the engine's usual place."
     )
 
 

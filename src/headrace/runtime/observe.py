@@ -21,6 +21,7 @@ from headrace.model import (
     Dispatch,
     Event,
     Finished,
+    InstanceView,
     Join,
     Reconfigured,
     Settle,
@@ -195,10 +196,27 @@ class Gauges(Collector):
         yield _gauge(
             "breaker_state", "0 closed, 1 half-open, 2 open.", "instance", ((v.id, _BREAKER[v.breaker]) for v in views)
         )
+        yield from _engine_metrics(views)
         yield GaugeMetricFamily("headrace_dead_letter_depth", "Dead letters kept.", value=self._dead_letters.count)
         yield GaugeMetricFamily(
             "headrace_dead_letters_evicted", "Dead letters that had to go for others.", value=self._dead_letters.evicted
         )
+
+
+def _engine_metrics(views: Sequence[InstanceView]) -> Iterable[Metric]:
+    """What the engines' own metrics say, and how far that can be trusted; no sample where nothing is known."""
+    ages = ((view.id, view.metrics_age) for view in views)
+    stale = ((view.id, int(view.metrics_stale)) for view in views)
+    waiting = ((view.id, view.engine_waiting) for view in views)
+    kv = ((view.id, view.engine_kv) for view in views)
+    yield _known("engine_metrics_age_seconds", "Since the engine's own metrics last said something.", ages)
+    yield _known("engine_metrics_stale", "1: they are read, and say nothing or nothing new.", stale)
+    yield _known("engine_waiting", "Requests in the engine's own queue, as it last said.", waiting)
+    yield _known("engine_kv_usage", "Share of the engine's KV cache in use, as it last said.", kv)
+
+
+def _known(name: str, text: str, values: Iterable[tuple[str, float | None]]) -> Metric:
+    return _gauge(name, text, "instance", ((key, value) for key, value in values if value is not None))
 
 
 def _gauge(name: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:

@@ -24,7 +24,7 @@ from headrace.testing.http_reader import ReceivedRequest
 from headrace.testing.link import Link, PeerGone
 from headrace.testing.waiting import Changes
 
-PROBE_PATHS = frozenset({"/health", "/v1/models", "/api/tags", "/api/version"})
+PROBE_PATHS = frozenset({"/health", "/metrics", "/v1/models", "/api/tags", "/api/version"})
 """GET requests for these are answered 200 without using up a script, while `answers_probes` is set."""
 
 _RECORD_LIMIT = 10_000
