@@ -219,6 +219,12 @@ def upstream_error(message: str = "The engine failed to answer.") -> Fault:
     return Fault(502, "server_error", "upstream_error", message)
 
 
+def upstream_unavailable(retry_after: float) -> Fault:
+    """The engine said 503: it is not there at the moment."""
+    message = "The engine is not available at the moment. Try again later."
+    return Fault(503, "server_error", "upstream_error", message, retry_after=retry_after)
+
+
 def upstream_timeout() -> Fault:
     """The engine did not answer in time."""
     return Fault(504, "server_error", "upstream_timeout", "The engine did not answer in time.")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from random import Random
 
 _REFILL_SECONDS = 60.0
+_UNAVAILABLE = 503
 
 
 class RetryBudget:
@@ -74,7 +75,7 @@ class Recovery:
     def decide(self, call: Call, outcome: Outcome, pool: Pool, now: float) -> Retry | GiveUp:
         """What to do after `outcome` ended an attempt of `call`, which is already counted in `call.failures`."""
         cause = outcome.cause
-        most = call.request.max_attempts or self._settings.max_attempts
+        most = call.leader.request.max_attempts or self._settings.max_attempts
         if call.taken_over:
             most = 1
         if outcome.committed or not self._mendable(cause) or call.failures >= most:
@@ -133,6 +134,8 @@ def _give_up(outcome: Outcome, pool: Pool, now: float) -> GiveUp:
             return GiveUp(Ending.INFERENCE_FAILURE, errors.engines_limited(wait))
         case Cause.TIMEOUT:
             return GiveUp(Ending.INFERENCE_TIMEOUT, outcome.fault or errors.upstream_timeout())
+        case Cause.SERVER_ERROR if outcome.status == _UNAVAILABLE and outcome.fault is None:
+            return GiveUp(Ending.INFERENCE_FAILURE, errors.upstream_unavailable(returns_in(pool, now) or 1.0))
         case Cause.UPSTREAM_AUTH:
             return GiveUp(Ending.INFERENCE_FAILURE, outcome.fault or errors.upstream_auth())
         case Cause.BROKEN_STREAM:
