@@ -1,0 +1,80 @@
+"""A thousand streams at once through one process: none lost, none out of order, and no memory kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.client import Client, chat, client
+from tests.e2e.process import mock_engine, serving
+
+STREAMS = 1000
+TOKENS = 30
+GROWTH = 16 * 1024 * 1024
+"""Bytes by which the process may be larger after the second round than after the first."""
+
+
+def _words(number: int) -> str:
+    return " ".join(f"w{number}.{position}" for position in range(TOKENS))
+
+
+async def _round(caller: Client) -> None:
+    """All streams at once; each must be whole and in order."""
+    asked = [
+        caller.ask(chat(_words(number), stream=True, max_tokens=TOKENS), {"x-headrace-user": f"u{number % 50}"})
+        for number in range(STREAMS)
+    ]
+    heard = await asyncio.gather(*asked)
+
+    assert {answer.status for answer in heard} == {200}
+    assert all(answer.done for answer in heard)
+    assert [answer.text for answer in heard] == [_words(number) for number in range(STREAMS)]
+
+
+@pytest.mark.slow
+async def test_a_thousand_streams_at_once_are_whole_and_leave_no_memory_behind(tmp_path: Path) -> None:
+    """Twice a thousand streams: every word arrives in its place, all run at the same time, and memory stays flat."""
+    async with mock_engine(
+        tmp_path,
+        "--model",
+        "m",
+        "--slots",
+        f"{STREAMS}",
+        "--decode-tps",
+        "3",
+        "--batch-slowdown",
+        "0",
+        "--prefill-tps",
+        "1e6",
+    ) as engine:
+        config = {
+            "server": {"log_level": "warning"},
+            "scheduling": {"queue_size": STREAMS, "per_user_queue": STREAMS},
+            "instances": [
+                {
+                    "address": engine.url,
+                    "models": ["m"],
+                    "max_concurrent": STREAMS,
+                    "window_tokens": None,
+                    "engine": "vllm",
+                }
+            ],
+        }
+        async with serving(json.dumps(config), tmp_path) as running, client(running.url) as caller:
+            await _round(caller)
+            first = running.memory
+            await _round(caller)
+            second = running.memory
+            health = (await caller.get("/health")).json
+        async with client(engine.url) as asked:
+            stats = (await asked.get("/admin/stats")).json
+
+    assert (stats["finished"], stats["cancelled"]) == (2 * STREAMS, 0)
+    assert stats["max_running"] == STREAMS
+    assert (health["running"], health["queue"]["waiting"], health["instances"][0]["in_flight"]) == (0, 0, 0)
+    assert health["totals"]["answered"] == 2 * STREAMS
+    assert second - first < GROWTH
+    assert running.tracebacks == []
