@@ -9,6 +9,7 @@ its cost. Round robin and FIFO charge 1 a request.
 from __future__ import annotations
 
 from headrace.core.estimate import OutputEstimator
+from headrace.core.fleet import Pool
 from headrace.core.settings import FairnessSettings, PolicyName
 from headrace.core.ticket import Call
 from headrace.model import Flow, Request, Usage
@@ -79,11 +80,14 @@ class Accounts:
 
     def hand_over(self, call: Call) -> None:
         """Another ticket leads a running call now: the charge moves to its flow."""
-        if call.charge is None:
-            return
-        tree, cost = call.pool.tree, call.charge.cost
-        tree.close(call.charge, 0.0)
-        call.charge = tree.open(self.path(call.flow), cost)
+        self.move(call, call.pool)
+
+    def move(self, call: Call, old: Pool) -> None:
+        """A call went from the pool `old` to its present one: its charge goes with it."""
+        if call.charge is not None:
+            cost = call.charge.cost
+            old.tree.close(call.charge, 0.0)
+            call.charge = call.pool.tree.open(self.path(call.flow), cost)
 
     def _cost(self, prompt: int, output: int) -> float:
         if not self._by_token:

@@ -28,17 +28,10 @@ from headrace.model import (
     Usage,
 )
 
-_UNBURIED = frozenset(
-    {
-        Ending.ANSWERED,
-        Ending.REJECTED,
-        Ending.CANCELLED,
-        Ending.RATE_LIMITED,
-        Ending.MODEL_NOT_FOUND,
-        Ending.DRAINING,
-    }
-)
-"""Endings without a dead letter: the caller has an answer, is gone, or was told at the door of his own limit."""
+_CLOSED = frozenset({Ending.ANSWERED, Ending.REJECTED, Ending.CANCELLED})
+"""Endings without a dead letter: the caller has an answer, or is gone."""
+_TURNED_AWAY = _CLOSED | {Ending.RATE_LIMITED, Ending.MODEL_NOT_FOUND, Ending.DRAINING}
+"""The same at the door, where a limit and a closing house are told and nothing is kept."""
 
 _TOTALS = ("accepted", "refused", "answered", "failed", "cancelled", "model_calls", "joined", "hits", "retries")
 
@@ -81,7 +74,7 @@ class Book:
         ticket.cache = cache
         self.totals["accepted"] += 1
         self.tickets[request.id] = ticket
-        call.members[request.id] = ticket
+        call.add(ticket)
         self.out.append(Join(request.id, call.id, cache))
         self.schedule_expiry(ticket, now)
         return ticket
@@ -115,7 +108,8 @@ class Book:
         self.totals[_tally(ending)] += 1
         attempts = len(call.records) + (1 if instance else 0)
         self.out.append(Settle(request.id, call.id, ending, fault, ticket.cache, usage, instance, attempts))
-        self._bury(request, ending, fault, ticket.arrived, now, tuple(call.records))
+        if ending not in _CLOSED:
+            self._bury(request, ending, fault, ticket.arrived, now, tuple(call.records))
 
     def refuse(self, request: Request, ending: Ending, fault: Fault, now: float, lease: Lease | None = None) -> None:
         """Turn a request away at the door: it was never accepted."""
@@ -123,7 +117,8 @@ class Book:
             self.limiter.refund(lease, now)
         self.totals["refused"] += 1
         self.out.append(Settle(request.id, "", ending, fault))
-        self._bury(request, ending, fault, now, now, ())
+        if ending not in _TURNED_AWAY:
+            self._bury(request, ending, fault, now, now, ())
 
     def _bury(
         self,
@@ -134,8 +129,6 @@ class Book:
         now: float,
         attempts: tuple[AttemptRecord, ...],
     ) -> None:
-        if ending in _UNBURIED:
-            return
         reason = f"{ending.value}:inference" if ending is Ending.BACKPRESSURE else ending.value
         detail = attempts[-1].detail if attempts else ""
         if not detail and fault is not None:

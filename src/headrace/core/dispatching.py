@@ -10,11 +10,12 @@ from functools import partial
 from headrace.core.accounts import Accounts
 from headrace.core.backlog import Backlog
 from headrace.core.book import Book
-from headrace.core.fairness import Pick
-from headrace.core.fleet import Fleet, InstanceState, Pool, match
+from headrace.core.fleet import Fleet, InstanceState, Pool
+from headrace.core.naming import match
 from headrace.core.recovery import RetryBudget
 from headrace.core.routing import Router, weigh
 from headrace.core.settings import Settings
+from headrace.core.share import Pick
 from headrace.core.ticket import Call, State
 from headrace.core.timers import Timer
 from headrace.model import AnswerForm, AttemptRecord, Cause, Dispatch, Outcome
@@ -55,17 +56,31 @@ class Dispatcher:
             self.backlog.remove(call)
             self._dirty[call.pool] = None
 
-    def replace(self, call: Call, pool: Pool | None = None) -> None:
-        """Move a queued call to where its present leader's flow stands, or to another pool; its order is kept."""
+    def replace(self, call: Call) -> None:
+        """Move a queued call to where its present leader's flow stands; its order is kept."""
         entry = call.entry
         if entry is not None:
             self.unqueue(call)
-            call.pool = pool or call.pool
+            self._push(call, entry.order[:2])
+
+    def move(self, call: Call, pool: Pool) -> None:
+        """Take a call with all it holds to another pool: its place in the queue, its charge, its count in flight."""
+        entry, leaf, old = call.entry, call.leaf, call.pool
+        if entry is not None:
+            self.unqueue(call)
+        call.pool = pool
+        if call.charge is not None:
+            self._accounts.move(call, old)
+            if leaf is not None:
+                old.tree.end(leaf)
+                call.leaf = call.charge.leaf
+                pool.tree.begin(call.leaf)
+        if entry is not None:
             self._push(call, entry.order[:2])
 
     def touch(self, state: InstanceState) -> None:
         """An instance may take more than before."""
-        for pool in self._fleet.pools_of(state):
+        for pool in state.pools:
             if len(pool.tree):
                 self._dirty[pool] = None
 

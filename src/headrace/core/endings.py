@@ -51,14 +51,19 @@ class Endings:
         With others in the call nothing happens at the engine: the next one leads.
         """
         call = ticket.call
-        if len(call.members) > 1:
-            before = call.flow
-            del call.members[ticket.request.id]
-            self._book.settle(ticket, ending, fault, now)
-            if call.flow != before:
-                self._dispatcher.replace(call)
-                self._accounts.hand_over(call)
+        if len(call.members) == 1:
+            self.leave_all(call, ending, fault, now)
             return
+        before = call.flow
+        call.drop(ticket)
+        self._book.settle(ticket, ending, fault, now, _delivered(call))
+        if call.flow != before:
+            self._dispatcher.replace(call)
+            self._accounts.hand_over(call)
+
+    def leave_all(self, call: Call, ending: Ending, fault: Fault | None, now: float) -> None:
+        """End a call with all its tickets; what the engine did for nobody's sake any more is stopped."""
+        usage = _delivered(call)
         if call.state is State.RUNNING and call.place is not None:
             self._book.out.append(Abort(call.id, call.attempt))
             place = call.place
@@ -68,12 +73,8 @@ class Endings:
             self._dispatcher.unqueue(call)
             self._accounts.drop(call, None)
         self._book.close(call)
-        self._book.settle(ticket, ending, fault, now)
-
-    def leave_all(self, call: Call, ending: Ending, fault: Fault, now: float) -> None:
-        """End a call with all its tickets."""
         for ticket in list(call.members.values()):
-            self.leave(ticket, ending, fault, now)
+            self._book.settle(ticket, ending, fault, now, usage)
 
     def _succeed(self, call: Call, outcome: Outcome, instance: str, now: float) -> None:
         usage = outcome.usage or Usage(call.request.prompt_tokens, call.produced, estimated=True)
@@ -86,22 +87,35 @@ class Endings:
 
     def _give_up(self, call: Call, verdict: GiveUp, outcome: Outcome, now: float) -> None:
         """The call failed for good. Its leader is told; one follower may try once more, then all are told."""
-        self._accounts.drop(call, outcome.usage)
+        usage = outcome.usage or (_delivered(call) if outcome.committed else None)
+        self._accounts.drop(call, usage)
         if self._may_take_over(call, verdict, outcome, now):
-            leader = call.leader
-            self._book.settle(leader, verdict.ending, verdict.fault, now)
-            del call.members[leader.request.id]
-            call.taken_over = True
-            call.failures = 0
-            call.produced = 0
-            call.tried.clear()
-            self._dispatcher.enqueue(call, now, head=True)
+            self._take_over(call, verdict, usage, now)
             return
         self._book.close(call)
         for ticket in list(call.members.values()):
-            self._book.settle(ticket, verdict.ending, verdict.fault, now)
+            self._book.settle(ticket, verdict.ending, verdict.fault, now, usage)
+
+    def _take_over(self, call: Call, verdict: GiveUp, usage: Usage | None, now: float) -> None:
+        leader = call.leader
+        self._book.settle(leader, verdict.ending, verdict.fault, now, usage)
+        call.drop(leader)
+        call.taken_over = True
+        call.failures = 0
+        call.produced = 0
+        call.tried.clear()
+        for ticket in call.members.values():
+            self._book.schedule_expiry(ticket, now)
+        self._dispatcher.enqueue(call, now, head=True)
 
     def _may_take_over(self, call: Call, verdict: GiveUp, outcome: Outcome, now: float) -> bool:
         if len(call.members) < 2 or call.taken_over or outcome.committed or verdict.ending is Ending.REJECTED:
             return False
         return blocked(call.pool, self._settings.recovery.longest_wait, now) is None
+
+
+def _delivered(call: Call) -> Usage | None:
+    """What the callers of a running call got so far, estimated: prompt and tokens delivered. None: no content yet."""
+    if call.state is not State.RUNNING or call.first is None:
+        return None
+    return Usage(call.request.prompt_tokens, call.produced, estimated=True)

@@ -8,120 +8,40 @@ what makes the rule fit them.
 
 * Lift: a child that becomes ready starts at `max(vt, V)`: absence earns no credit, debts are kept. When the last
   child leaves, V rises to its `vt`, so that whoever returns first does not profit from an idle moment.
-* Charge by estimate at dispatch, reconcile by usage at the end (`Charge.amend`): honest high caps cost nothing.
+* Charge by estimate at dispatch, reconcile by usage at the end (`amend`, `close`): honest high caps cost nothing.
 * Slack T: where the head of the poorest child fits no open instance, a child may overtake it only while its `vt <=
-  V + T`. So a large prompt cannot be starved by small ones.
+  V + T`; within one leaf a head is overtaken at most 16 times. So a large prompt cannot be starved by small ones.
 
 Bound: for two children that stay ready, charged service per weight differs over any interval by at most
-`2T + c_f/w_f + c_g/w_g`, c being the largest charge of one request; no interval length enters it.
+`2T + c_f/w_f + c_g/w_g`, c being the largest charge of one request, plus for each what the charges it had open in
+the interval were corrected by; no interval length enters it.
 
-Cost: O(depth * log children) per operation. Heaps delete lazily and are rebuilt when half of them is stale, so
-memory is O(ready + in debt); idle nodes whose `vt` the floor has passed are forgotten, for their state says
-nothing any more.
+Cost: O(depth * log children) per operation, amortised. Heaps are lazy: a rise of `vt` moves an entry only when it
+comes to the top, a fall enters it anew, and a heap is rebuilt when half of it is void. An idle node whose `vt` the
+floor has passed says nothing any more and is forgotten, so memory is O(active + in debt), with a few kept warm.
 
 Round robin is the same tree with every request charged 1; FIFO is the same tree with no levels at all.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
-from heapq import heapify, heappop, heappush
-from typing import Generic, NamedTuple, TypeVar
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Generic
 
-Item = TypeVar("Item")
-Place = TypeVar("Place")
+from headrace.core.share import Charge, Entry, Item, Node, Pick, Place
 
 _MAX_PROBES = 16
 """Heads asked whether they fit, per pick: the work of one decision stays bounded when much is blocked."""
 _MAX_ASIDE = 8
-"""Children of one node that may be passed over in one pick."""
-_MAX_DEBTORS = 10_000
-"""Idle children in debt kept per node; beyond it the smallest debts are forgiven first."""
-
-
-class Entry(Generic[Item]):
-    """A queued item's place in its leaf; the handle to take it out again."""
-
-    __slots__ = ("item", "leaf", "order", "queued")
-
-    def __init__(self, item: Item, leaf: Node[Item], order: tuple[float, float, int]) -> None:
-        self.item = item
-        self.leaf = leaf
-        self.order = order
-        self.queued = True
-
-
-class Node(Generic[Item]):
-    """One account. A leaf holds the queue, an inner node its children; the root has no parent."""
-
-    __slots__ = (
-        "cap",
-        "children",
-        "debtors",
-        "floor",
-        "heap",
-        "holds",
-        "in_flight",
-        "key",
-        "parent",
-        "queue",
-        "queued",
-        "ready",
-        "stale",
-        "stamp",
-        "turn",
-        "vt",
-        "weight",
-    )
-
-    def __init__(self, key: str, parent: Node[Item] | None, weight: float, cap: int | None) -> None:
-        self.key = key
-        self.parent = parent
-        self.weight = weight
-        self.cap = cap
-        self.floor: float = 0.0
-        """V: the least `vt` among the ready children; never falls."""
-        self.vt: float = parent.floor if parent else 0.0
-        """Service charged to it, divided by its weight."""
-        self.in_flight = 0
-        self.holds = 0
-        """Charges still open: the node must outlive them."""
-        self.children: dict[str, Node[Item]] = {}
-        self.heap: list[tuple[float, int, int, Node[Item]]] = []
-        """Ready children as (vt, turn, stamp, node); an entry whose stamp is not the node's is stale."""
-        self.debtors: list[tuple[float, int, int, Node[Item]]] = []
-        self.queue: list[tuple[tuple[float, float, int], Entry[Item]]] = []
-        self.queued = 0
-        """Items queued below."""
-        self.stale = 0
-        """Entries of `queue` taken out of turn."""
-        self.ready = 0
-        """Children in `heap`; 1 for a leaf with items."""
-        self.stamp = 0
-        self.turn = 0
-        """When it last became ready: the order among equals. 0: not in the parent's heap."""
-
-    @property
-    def usable(self) -> bool:
-        """Has something to serve and is under its cap of requests in flight."""
-        return self.ready > 0 and (self.cap is None or self.in_flight < self.cap)
-
-
-class Charge(Generic[Item]):
-    """What one call has been charged, along one path. Closed exactly once."""
-
-    __slots__ = ("cost", "leaf")
-
-    def __init__(self, leaf: Node[Item], cost: float) -> None:
-        self.leaf = leaf
-        self.cost = cost
-
-
-class Pick(NamedTuple, Generic[Item, Place]):
-    """The entry that goes next and the place that `fits` found for it."""
-
-    entry: Entry[Item]
-    place: Place
+"""Children of one node, or items of one leaf, that may be passed over in one pick."""
+_MAX_PASSED = 16
+"""Times the head of a leaf may be overtaken within it; then the leaf waits for it."""
+_WARM = 64
+"""Idle nodes kept although nothing is known of them, so that a steady trickle does not make nodes anew."""
+_MAX_RESTING = 10_000
+"""Idle nodes kept per tree, those in debt included; beyond it the debts of the longest idle are forgiven."""
 
 
 class ShareTree(Generic[Item]):
@@ -133,6 +53,8 @@ class ShareTree(Generic[Item]):
         slack: T, in charged units.
     """
 
+    __slots__ = ("_cap_of", "_probes", "_resting", "_root", "_slack", "_turns", "_weight_of")
+
     def __init__(
         self,
         weight_of: Callable[[tuple[str, ...]], float],
@@ -143,11 +65,17 @@ class ShareTree(Generic[Item]):
         self._cap_of = cap_of
         self._slack = slack
         self._root: Node[Item] = Node("", None, 1.0, None)
+        self._resting: deque[Node[Item]] = deque()
         self._turns = 0
         self._probes = 0
 
     def __len__(self) -> int:
         return self._root.queued
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is queued, running or still to be charged."""
+        return self._root.idle
 
     # ------------------------------------------------------------------ in and out
 
@@ -171,12 +99,13 @@ class ShareTree(Generic[Item]):
         entry.queued = False
         leaf.stale += 1
         self._count(leaf, -1)
-        if leaf.stale * 2 > len(leaf.queue):
+        if leaf.queued == 0:
+            self._empty(leaf)
+            self._rest(leaf)
+        elif leaf.stale * 2 > len(leaf.queue):
             leaf.queue = [pair for pair in leaf.queue if pair[1].queued]
             heapify(leaf.queue)
             leaf.stale = 0
-        if leaf.queued == 0:
-            self._empty(leaf)
 
     def pick(self, fits: Callable[[Item], Place | None]) -> Pick[Item, Place] | None:
         """Take out the entry that goes next among those for which `fits` finds a place; None if there is none.
@@ -187,59 +116,47 @@ class ShareTree(Generic[Item]):
         found = self._descend(self._root, fits)
         if found is None:
             return None
-        leaf = found.entry.leaf
         found.entry.queued = False
-        self._count(leaf, -1)
+        self._count(found.entry.leaf, -1)
         return found
 
     def grant(self, entry: Entry[Item], cost: float | None) -> Charge[Item] | None:
         """Finish a `pick`: charge `cost` (None: already charged before) and count the item as in flight."""
         leaf = entry.leaf
-        charge = None if cost is None else self.charge(leaf, cost)
-        self.begin(leaf)
         if leaf.queued == 0:
             self._empty(leaf)
+        charge = None if cost is None else self.charge(leaf, cost)
+        self.begin(leaf)
         return charge
 
     # ------------------------------------------------------------------ accounts
 
     def charge(self, leaf: Node[Item], cost: float) -> Charge[Item]:
         """Open a charge of `cost` along the path to `leaf`."""
-        charge = Charge(leaf, 0.0)
         node: Node[Item] | None = leaf
         while node is not None:
             node.holds += 1
             node = node.parent
-        self.amend(charge, cost)
-        return charge
+        self._shift(leaf, cost)
+        return Charge(leaf, cost)
 
     def amend(self, charge: Charge[Item], cost: float) -> None:
         """Correct a charge to `cost`: more as tokens exceed the estimate, less when they stay below it.
 
-        Never takes `vt` below its value before the charge, since `cost >= 0`.
+        Takes back no more than the charge itself, since `cost >= 0`.
         """
-        change = cost - charge.cost
-        if change == 0.0:
-            return
-        charge.cost = cost
-        node: Node[Item] = charge.leaf
-        while (parent := node.parent) is not None:
-            node.vt += change / node.weight
-            if node.turn:
-                self._reenter(parent, node)
-            elif parent.ready == 0 and node.vt > parent.floor and change > 0:
-                parent.floor = node.vt
-            node = parent
+        if cost != charge.cost:
+            self._shift(charge.leaf, cost - charge.cost)
+            charge.cost = cost
 
     def close(self, charge: Charge[Item], cost: float) -> None:
         """Settle a charge at its true cost."""
         self.amend(charge, cost)
         node: Node[Item] | None = charge.leaf
         while node is not None:
-            parent = node.parent
             node.holds -= 1
-            self._retire(node)
-            node = parent
+            node = node.parent
+        self._rest(charge.leaf)
 
     def open(self, path: tuple[str, ...], cost: float) -> Charge[Item]:
         """Open a charge for a flow that has nothing queued for it: a share of a joined call."""
@@ -250,7 +167,7 @@ class ShareTree(Generic[Item]):
         node: Node[Item] | None = leaf
         while node is not None:
             node.in_flight += 1
-            if node.turn and not node.usable:
+            if node.cap is not None and node.turn and node.in_flight >= node.cap:
                 self._delist(node)
             node = node.parent
 
@@ -258,12 +175,11 @@ class ShareTree(Generic[Item]):
         """One request less; the give-back of `begin`."""
         node: Node[Item] | None = leaf
         while node is not None:
-            parent = node.parent
             node.in_flight -= 1
-            if not node.turn and node.usable:
+            if node.cap is not None and node.ready and not node.turn:
                 self._enlist(node)
-            self._retire(node)
-            node = parent
+            node = node.parent
+        self._rest(leaf)
 
     # ------------------------------------------------------------------ what can be seen
 
@@ -278,7 +194,7 @@ class ShareTree(Generic[Item]):
                 yield path, node
 
     def position(self, entry: Entry[Item]) -> int:
-        """How many go before `entry`, plus one, if all flows take equal turns (an estimate, O(queued in leaf + leaves))."""
+        """How many go before `entry`, plus one, if all flows take turns (an estimate, O(queued in leaf + leaves))."""
         ahead = sum(1 for order, other in entry.leaf.queue if other.queued and order < entry.order)
         others = sum(min(leaf.queued, ahead + 1) for _, leaf in self.leaves() if leaf is not entry.leaf)
         return ahead + others + 1
@@ -313,24 +229,57 @@ class ShareTree(Generic[Item]):
             node.queued += change
             node = node.parent
 
+    def _shift(self, leaf: Node[Item], change: float) -> None:
+        """Move the virtual times along a path. A rise is noticed when the node comes to the top of its heap."""
+        node = leaf
+        while (parent := node.parent) is not None:
+            node.vt += change / node.weight
+            if change < 0.0:
+                if node.turn:
+                    self._enter(parent, node)
+            elif parent.ready == 0 and node.vt > parent.floor:
+                parent.floor = node.vt
+            node = parent
+
     def _enlist(self, node: Node[Item]) -> None:
         """Put a ready node into its parent's heap, lifted to the floor; the parent may become ready by it."""
-        while (parent := node.parent) is not None and node.usable and not node.turn:
+        while (parent := node.parent) is not None and not node.turn:
+            if node.cap is not None and node.in_flight >= node.cap:
+                return
             self._turns += 1
             node.turn = self._turns
+            poorest = self._poorest(parent)
+            if poorest is not None and poorest.vt > parent.floor:
+                parent.floor = poorest.vt
             node.vt = max(node.vt, parent.floor)
-            self._reenter(parent, node)
+            self._enter(parent, node)
             parent.ready += 1
             node = parent
 
-    def _reenter(self, parent: Node[Item], node: Node[Item]) -> None:
+    @staticmethod
+    def _enter(parent: Node[Item], node: Node[Item]) -> None:
         node.stamp += 1
         heappush(parent.heap, (node.vt, node.turn, node.stamp, node))
         if len(parent.heap) > 2 * parent.ready + 16:
-            parent.heap = [entry for entry in parent.heap if entry[2] == entry[3].stamp and entry[3].turn]
+            parent.heap = [entry for entry in parent.heap if entry[2] == entry[3].stamp]
             heapify(parent.heap)
 
-    def _delist(self, node: Node[Item]) -> None:
+    @staticmethod
+    def _poorest(node: Node[Item]) -> Node[Item] | None:
+        """The ready child with the least `vt`; its entry is on top of the heap afterwards and says the truth."""
+        heap = node.heap
+        while heap:
+            vt, turn, stamp, child = heap[0]
+            if stamp != child.stamp:
+                heappop(heap)
+            elif vt < child.vt:
+                heapreplace(heap, (child.vt, turn, stamp, child))
+            else:
+                return child
+        return None
+
+    @staticmethod
+    def _delist(node: Node[Item]) -> None:
         """Take a node out of its parent's heap; the last one to go leaves its `vt` as the floor."""
         while (parent := node.parent) is not None and node.turn:
             node.turn = 0
@@ -342,30 +291,39 @@ class ShareTree(Generic[Item]):
             node = parent
 
     def _empty(self, leaf: Node[Item]) -> None:
+        """The last queued item of a leaf is gone."""
         leaf.ready = 0
         leaf.queue.clear()
         leaf.stale = 0
         self._delist(leaf)
-        node: Node[Item] | None = leaf
-        while node is not None:
-            parent = node.parent
-            self._retire(node)
-            node = parent
 
-    def _retire(self, node: Node[Item]) -> None:
-        """Forget an idle node once the floor has passed it; keep it among the debtors until then."""
+    def _rest(self, leaf: Node[Item]) -> None:
+        """List the nodes of a path that have become idle, and forget some that were listed before.
+
+        Two are looked at for each one listed, so the list stays as short as the number of nodes in debt allows.
+        """
+        resting, node, listed = self._resting, leaf, 0
+        while (parent := node.parent) is not None and node.idle:
+            if not node.resting:
+                node.resting = True
+                resting.append(node)
+                listed += 1
+            node = parent
+        if listed and len(resting) > _WARM:
+            for _ in range(min(2 * listed, len(resting) - _WARM)):
+                self._forget(resting.popleft())
+
+    def _forget(self, node: Node[Item]) -> None:
+        """Drop a node whose state says nothing any more; let one in debt, or with children, rest further."""
         parent = node.parent
-        if parent is None or node.queued or node.holds or node.in_flight:
+        node.resting = False
+        if parent is None or not node.idle:
             return
-        if node.vt <= parent.floor:
+        if node.children or (node.vt > parent.floor and len(self._resting) < _MAX_RESTING):
+            node.resting = True
+            self._resting.append(node)
+        else:
             parent.children.pop(node.key, None)
-            return
-        node.stamp += 1
-        heappush(parent.debtors, (node.vt, node.stamp, id(node), node))
-        while parent.debtors and (parent.debtors[0][0] <= parent.floor or len(parent.debtors) > _MAX_DEBTORS):
-            _, stamp, _, debtor = heappop(parent.debtors)
-            if stamp == debtor.stamp and not (debtor.queued or debtor.holds or debtor.in_flight):
-                parent.children.pop(debtor.key, None)
 
     def _descend(self, node: Node[Item], fits: Callable[[Item], Place | None]) -> Pick[Item, Place] | None:
         if not node.heap:
@@ -374,15 +332,14 @@ class ShareTree(Generic[Item]):
         found: Pick[Item, Place] | None = None
         limit: float | None = None
         heap = node.heap
-        while heap and len(aside) < _MAX_ASIDE and self._probes < _MAX_PROBES:
-            vt, _, stamp, child = heap[0]
-            if stamp != child.stamp or not child.turn:
-                heappop(heap)
-                continue
+        while len(aside) < _MAX_ASIDE and self._probes < _MAX_PROBES:
+            child = self._poorest(node)
+            if child is None:
+                break
             if limit is None:
-                node.floor = max(node.floor, vt)
-                limit = vt + self._slack
-            elif vt > limit:
+                node.floor = max(node.floor, child.vt)
+                limit = child.vt + self._slack
+            elif child.vt > limit:
                 break
             found = self._descend(child, fits)
             if found is not None:
@@ -395,19 +352,24 @@ class ShareTree(Generic[Item]):
     def _head(self, leaf: Node[Item], fits: Callable[[Item], Place | None]) -> Pick[Item, Place] | None:
         aside: list[tuple[tuple[float, float, int], Entry[Item]]] = []
         found: Pick[Item, Place] | None = None
-        while leaf.queue and self._probes < _MAX_PROBES and len(aside) < _MAX_ASIDE:
-            entry = leaf.queue[0][1]
+        queue = leaf.queue
+        while queue and self._probes < _MAX_PROBES and len(aside) < _MAX_ASIDE:
+            entry = queue[0][1]
             if not entry.queued:
-                heappop(leaf.queue)
+                heappop(queue)
                 leaf.stale -= 1
                 continue
             self._probes += 1
             place = fits(entry.item)
             if place is not None:
-                heappop(leaf.queue)
+                heappop(queue)
                 found = Pick(entry, place)
                 break
-            aside.append(heappop(leaf.queue))
+            aside.append(heappop(queue))
+            if aside[0][1].passed >= _MAX_PASSED:
+                break
         for pair in aside:
-            heappush(leaf.queue, pair)
+            heappush(queue, pair)
+        if found is not None and aside:
+            aside[0][1].passed += 1
         return found

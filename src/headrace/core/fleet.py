@@ -2,7 +2,7 @@
 
 Every attempt feeds its own instance, streams included. Outcomes are judged three ways:
 
-* success closes the breaker's count and ends the cooldown, unless the engine itself asked for it;
+* success closes the breaker's count and ends the cooldown, except for what the engine itself asked for;
 * failure (connect, timeout, 5xx, broken stream) counts for the breaker and starts a cooldown;
 * neutral says nothing about the instance, but always gives its place and its probe lease back. 429 and overload
   are neutral for the breaker and start a cooldown as long as the engine asked for (bounded).
@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from headrace.core.breaker import Breaker, Permit
 from headrace.core.fairness import ShareTree
 from headrace.core.gate import Gate, Pass
+from headrace.core.naming import match
 from headrace.core.settings import FairnessSettings, RecoverySettings, Settings
 from headrace.core.ticket import Call
 from headrace.model import (
@@ -31,7 +32,6 @@ from headrace.model import (
     OutcomeKind,
     Probed,
     Request,
-    ServedModel,
     ServiceClass,
 )
 
@@ -67,16 +67,20 @@ class InstanceState:
     """The moving state of one instance."""
 
     __slots__ = (
+        "_stale_after",
         "_unhealthy_after",
+        "asked_until",
         "breaker",
-        "cooldown_limited",
         "cooldown_until",
         "draining",
         "gate",
         "healthy",
         "instance",
+        "known_at",
         "last_pick",
         "load",
+        "polled",
+        "pools",
         "reliability",
         "report",
         "reported_at",
@@ -95,15 +99,21 @@ class InstanceState:
         self._unhealthy_after = settings.health.unhealthy_after
         self.strikes = 0
         self.cooldown_until = 0.0
-        self.cooldown_limited = False
-        """The cooldown was asked for by the engine (429, overload)."""
+        self.asked_until = 0.0
+        """Until when the engine itself asked to be left alone (429, overload, any `Retry-After`)."""
         self.speed = 0.0
         self.reliability = 1.0
         self.load = 0.0
         """Sum of the weights of the requests it is working on."""
         self.last_pick = 0
+        self.pools: list[Pool] = []
+        """The pools it is a member of."""
         self.report: EngineReport | None = None
         self.reported_at = 0.0
+        self.known_at: float | None = None
+        """When its metrics last said something."""
+        self.polled = False
+        self._stale_after = settings.metrics.stale_after
 
     def reshape(self, instance: Instance) -> None:
         """Take new settings of the same instance; what was learned stays."""
@@ -133,7 +143,7 @@ class InstanceState:
         return wait if self.breaker.allows(now) else max(wait, self.breaker.opens_in(now))
 
     def opens_at(self, now: float) -> float | None:
-        """When it may take more without any event: its way back, or its window's next lapse. None: only an event helps."""
+        """When it may take more without any event: it comes back, or its window lapses. None: only an event helps."""
         if not self.shut(now):
             return self.gate.opens_at(now)
         wait = self.returns_in(now)
@@ -162,16 +172,14 @@ class InstanceState:
         kind = outcome.kind
         if kind is OutcomeKind.SUCCESS:
             self.breaker.success(place.permit)
-            if not self.cooldown_limited:
-                self.cooldown_until = 0.0
+            self.cooldown_until = self.asked_until
         elif kind is OutcomeKind.FAILURE:
             self.breaker.failure(now, place.permit)
             self._cool(outcome.retry_after, settings, now)
         else:
             self.breaker.neutral(place.permit)
             if outcome.cause is Cause.RATE_LIMITED:
-                self._cool(outcome.retry_after, settings, now)
-                self.cooldown_limited = True
+                self._cool(outcome.retry_after or settings.cooldown, settings, now)
         self._learn(place, outcome, now)
 
     def probed(self, event: Probed) -> bool:
@@ -189,9 +197,13 @@ class InstanceState:
         """Take what the engine's metrics say; None: unknown from now on."""
         self.report = report
         self.reported_at = now
+        self.polled = True
+        if report is not None:
+            self.known_at = now
 
     def view(self, now: float) -> InstanceView:
         """What can be seen of it."""
+        age = None if self.known_at is None else now - self.known_at
         return InstanceView(
             id=self.instance.id,
             engine=self.instance.engine,
@@ -208,13 +220,18 @@ class InstanceState:
             speed=self.speed,
             reliability=self.reliability,
             closed_because=self.closed(1, now),
+            metrics_age=age,
+            metrics_stale=self.polled and (self.report is None or age is None or age > self._stale_after),
+            engine_waiting=None if self.report is None else self.report.waiting,
+            engine_kv=None if self.report is None else self.report.kv,
         )
 
     def _cool(self, asked: float | None, settings: RecoverySettings, now: float) -> None:
-        wait = max(settings.cooldown, min(asked or 0.0, settings.cooldown_cap))
-        if now + wait > self.cooldown_until:
-            self.cooldown_until = now + wait
-            self.cooldown_limited = False
+        wait = settings.cooldown
+        if asked is not None:
+            wait = max(wait, min(asked, settings.cooldown_cap))
+            self.asked_until = max(self.asked_until, now + wait)
+        self.cooldown_until = max(self.cooldown_until, now + wait)
 
     def _learn(self, place: Place, outcome: Outcome, now: float) -> None:
         if outcome.cause is Cause.OK:
@@ -275,12 +292,12 @@ class Fleet:
         """Every pool that was needed so far."""
         return self._pools.values()
 
-    def pools_of(self, state: InstanceState) -> list[Pool]:
-        """The pools that an instance is a member of."""
-        return [pool for pool in self._pools.values() if state in pool.members]
+    def configure(self, instances: Iterable[Instance]) -> None:
+        """Set the instances; those known by id and address keep what was learned.
 
-    def configure(self, instances: Iterable[Instance]) -> list[Pool]:
-        """Set the instances; those known by id keep what was learned. Returns the pools that are no more."""
+        Models may be served by other instances afterwards: ask `pool` anew for every living call. Pools whose members
+        are still the same keep their accounts; idle ones are dropped, so reloading does not pile them up.
+        """
         fresh: dict[str, InstanceState] = {}
         for instance in instances:
             known = self.states.get(instance.id)
@@ -291,12 +308,11 @@ class Fleet:
                 fresh[instance.id] = InstanceState(instance, self._settings)
         self.states = fresh
         self._names.clear()
-        gone = [
-            key
-            for key, pool in self._pools.items()
-            if any(fresh.get(member.instance.id) is not member for member in pool.members)
-        ]
-        return [self._pools.pop(key) for key in gone]
+        for key, pool in list(self._pools.items()):
+            if pool.tree.idle or any(fresh.get(member.instance.id) is not member for member in pool.members):
+                del self._pools[key]
+                for member in pool.members:
+                    member.pools.remove(pool)
 
     def pool(self, model: str) -> Pool | None:
         """The pool that serves `model`; None when no instance does."""
@@ -310,10 +326,16 @@ class Fleet:
             pool = self._pools.get(key)
             if pool is None:
                 pool = self._pools[key] = Pool(members, self._plant())
+                for state in members:
+                    state.pools.append(pool)
         self._names[model] = pool
         if len(self._names) > _MAX_NAMES:
             self._names.popitem(last=False)
         return pool
+
+    def nowhere(self) -> Pool:
+        """A pool of no instances, for running calls whose model is served by none any more."""
+        return Pool((), self._plant())
 
 
 class PlantTree:
@@ -340,43 +362,3 @@ class PlantTree:
 
     def _cap(self, path: tuple[str, ...]) -> int | None:
         return self._fairness.user_in_flight if len(path) == 3 else None
-
-
-def match(instance: Instance, model: str) -> str | None:
-    """The name to send upstream when `instance` serves `model`, else None.
-
-    An exact name wins over patterns, and of patterns the one with most literal characters; a dot is a dot.
-    """
-    best: tuple[bool, int] | None = None
-    upstream: str | None = None
-    for served in instance.models:
-        caught = _caught(served, model)
-        if caught is None:
-            continue
-        rank = ("*" not in served.name, len(served.name) - served.name.count("*"))
-        if best is None or rank > best:
-            best = rank
-            upstream = model if served.upstream is None else served.upstream.replace("*", caught, 1)
-    return upstream
-
-
-def _caught(served: ServedModel, model: str) -> str | None:
-    """What the first `*` of the pattern stands for ("" for an exact name), or None when it does not match."""
-    head, star, tail = served.name.partition("*")
-    if not star:
-        return "" if served.name == model else None
-    if not model.startswith(head) or len(model) < len(head) + len(tail.replace("*", "")):
-        return None
-    rest = model[len(head) :]
-    pieces = tail.split("*")
-    if not rest.endswith(pieces[-1]):
-        return None
-    middle, at = rest[: len(rest) - len(pieces[-1])], 0
-    first: int | None = None
-    for piece in pieces[:-1]:
-        found = middle.find(piece, at)
-        if found < 0:
-            return None
-        first = found if first is None else first
-        at = found + len(piece)
-    return middle if first is None else middle[:first]

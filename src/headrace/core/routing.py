@@ -2,7 +2,7 @@
 
 Filter, in this order: draining, healthy, breaker, cooldown, gate; then tiers: while any local instance can still
 serve the request, now or after its gate opens, remote ones are not candidates. An instance that this call has
-tried already is a candidate only when no other is left. Then the strategy scores the candidates, least wins, and
+tried already is a candidate only when no other is open. Then the strategy scores the candidates, least wins, and
 equals take turns (least recently picked first), so that an idle fleet is used evenly and no counter is shared
 between pools.
 
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from headrace.core.fleet import InstanceState, Pool
 from headrace.core.settings import RoutingSettings, Strategy
 from headrace.core.ticket import Call
-from headrace.model import Tier
+from headrace.model import Cause, Tier
 
 if TYPE_CHECKING:
     from random import Random
@@ -45,12 +45,10 @@ class Router:
     def choose(self, call: Call, pool: Pool, now: float) -> InstanceState | None:
         """The instance to send `call` to now; None when it has to wait."""
         able = [state for state in pool.members if not state.shut(now)]
-        fresh = [state for state in able if state.instance.id not in call.tried]
-        candidates = _tier(fresh or able)
         tokens = call.request.prompt_tokens
+        open_now = _open(able, tokens, now) if not call.tried else _open_again(able, call, tokens, now)
         best: InstanceState | None = None
         best_key = (0.0, 0)
-        open_now = [state for state in candidates if not state.gate.shut(tokens, now)]
         if len(open_now) > 1:
             if self._settings.strategy is Strategy.TWO_CHOICES and len(open_now) > 2:
                 open_now = self._random.sample(open_now, 2)
@@ -85,6 +83,24 @@ class Router:
                 return gate.in_flight / (gate.limit * state.instance.capacity)
             case Strategy.ROUND_ROBIN:
                 return 0.0
+
+
+def _open(able: Sequence[InstanceState], tokens: int, now: float) -> list[InstanceState]:
+    return [state for state in _tier(able) if not state.gate.shut(tokens, now)]
+
+
+def _open_again(able: Sequence[InstanceState], call: Call, tokens: int, now: float) -> list[InstanceState]:
+    """For another attempt: one that was not tried; while those are full, one that is back from its cooldown.
+
+    Without the second choice a place would stay empty, and everybody behind this call would wait for it.
+    """
+    fresh = [state for state in able if state.instance.id not in call.tried]
+    found = _open(fresh, tokens, now)
+    if found:
+        return found
+    refused = {record.instance for record in call.records if record.cause is Cause.UPSTREAM_AUTH}
+    again = [state for state in able if state.instance.id not in refused] or able
+    return [state for state in _open(again, tokens, now) if state not in fresh]
 
 
 def _tier(states: Sequence[InstanceState]) -> Sequence[InstanceState]:

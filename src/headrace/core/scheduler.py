@@ -91,8 +91,13 @@ class Scheduler:
             now: monotonic seconds, never less than in the call before.
         """
         out = self._book.out = []
-        self._take(event, now)
-        self._expire(now)
+        if isinstance(event, Arrived):
+            # Those whose time is over make room first; and a request that will not wait is sent now or never.
+            self._expire(now)
+            self._take(event, now)
+        else:
+            self._take(event, now)
+            self._expire(now)
         self._dispatcher.pump(now)
         self._announce()
         return out
@@ -150,6 +155,11 @@ class Scheduler:
                 if call is not None:
                     call.joinable = False
                     book.flights.drop(call)
+            case _:
+                self._change(event, now)
+
+    def _change(self, event: Probed | Reported | Reconfigured | Draining | Woke, now: float) -> None:
+        match event:
             case Probed(instance):
                 state = self._fleet.states.get(instance)
                 if state is not None and state.probed(event):
@@ -193,15 +203,16 @@ class Scheduler:
                 case Pool():
                     self._dispatcher.woke(subject)
         if self._drain_until is not None and now >= self._drain_until:
-            for ticket in list(self._book.tickets.values()):
-                self._endings.leave(ticket, Ending.SHUTTING_DOWN, errors.draining(), now)
+            for call in list(self._book.calls.values()):
+                self._endings.leave_all(call, Ending.SHUTTING_DOWN, errors.draining(), now)
 
     def _ticket_due(self, ticket: Ticket, now: float) -> None:
         deadline, call = ticket.request.deadline, ticket.call
         if deadline is not None and now >= deadline:
             self._endings.leave(ticket, Ending.DEADLINE_EXPIRED, errors.deadline_exceeded(), now)
         elif call.state is not State.RUNNING:
-            fault = errors.queue_timeout(now - call.entered, call.pool.drains_in(len(call.pool.tree)))
+            waited = now - max(call.entered, ticket.arrived)
+            fault = errors.queue_timeout(waited, call.pool.drains_in(len(call.pool.tree)))
             self._endings.leave(ticket, Ending.QUEUE_TIMEOUT, fault, now)
         elif deadline is not None:
             ticket.timer = self._book.timers.at(deadline, ticket)
@@ -218,18 +229,20 @@ class Scheduler:
     def _drain(self, until: float, now: float) -> None:
         self._drain_until = until
         self._door.draining = True
-        for ticket in list(self._book.tickets.values()):
-            if ticket.call.state is not State.RUNNING:
-                self._endings.leave(ticket, Ending.SHUTTING_DOWN, errors.draining(), now)
+        for call in list(self._book.calls.values()):
+            if call.state is not State.RUNNING:
+                self._endings.leave_all(call, Ending.SHUTTING_DOWN, errors.draining(), now)
 
     def _reconfigure(self, instances: Iterable[Instance], now: float) -> None:
-        """Calls of pools that are no more move to the new pool of their model; running ones end where they are."""
-        gone = self._fleet.configure(instances)
-        if gone:
-            for call in [call for call in self._book.calls.values() if call.pool in gone]:
-                pool = self._fleet.pool(call.request.model)
-                if pool is not None:
-                    self._dispatcher.replace(call, pool)
-                elif call.state is not State.RUNNING:
-                    self._endings.leave_all(call, Ending.NO_INSTANCE, errors.no_instance(10.0), now)
+        """Calls move to the present pool of their model; what runs is let run where it is, removed or not."""
+        self._fleet.configure(instances)
+        for call in list(self._book.calls.values()):
+            pool = self._fleet.pool(call.request.model)
+            if pool is not None:
+                if pool is not call.pool:
+                    self._dispatcher.move(call, pool)
+            elif call.state is State.RUNNING:
+                self._dispatcher.move(call, self._fleet.nowhere())
+            else:
+                self._endings.leave_all(call, Ending.NO_INSTANCE, errors.no_instance(10.0), now)
         self._dispatcher.touch_all()

@@ -17,8 +17,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from headrace.core.fairness import Charge, Entry, Node
 from headrace.core.limits import Lease
+from headrace.core.share import Charge, Entry, Node
 from headrace.core.timers import Timer
 from headrace.model import AttemptRecord, CacheResult, Flow, Request, ServiceClass
 
@@ -47,6 +47,9 @@ _MOVES: dict[State, frozenset[State]] = {
 }
 
 
+_NOBODY = dict.fromkeys(sorted(ServiceClass, key=lambda c: c.rank), 0)
+
+
 class IllegalMove(RuntimeError):
     """A call was moved along an edge that does not exist: a bug of the scheduler."""
 
@@ -70,6 +73,7 @@ class Call:
     """One model call."""
 
     __slots__ = (
+        "_classes",
         "attempt",
         "charge",
         "counted",
@@ -100,7 +104,9 @@ class Call:
         """The leader's request; its payload is what goes to the engine."""
         self.pool = pool
         self.members: dict[str, Ticket] = {}
-        """By id, in the order they came; the first leads."""
+        """By id, in the order they came; the first leads. Changed by `add` and `drop` only."""
+        self._classes = _NOBODY.copy()
+        """Members per class, the most urgent class first."""
         self.state = State.NEW
         self.entered = now
         """When it entered the queue last."""
@@ -134,10 +140,21 @@ class Call:
     def flow(self) -> Flow:
         """Whose account it is on: the leader's, in the most urgent class of all its members."""
         flow = self.leader.request.flow
-        if len(self.members) == 1:
-            return flow
-        urgent = min((ticket.request.flow.service_class for ticket in self.members.values()), key=lambda c: c.rank)
-        return flow if urgent is flow.service_class else flow._replace(service_class=urgent)
+        if len(self.members) > 1:
+            for service_class, count in self._classes.items():
+                if count:
+                    return flow if service_class is flow.service_class else flow._replace(service_class=service_class)
+        return flow
+
+    def add(self, ticket: Ticket) -> None:
+        """Take a ticket in; it leads if it is the only one."""
+        self.members[ticket.request.id] = ticket
+        self._classes[ticket.request.flow.service_class] += 1
+
+    def drop(self, ticket: Ticket) -> None:
+        """Let a ticket go; the next one leads."""
+        del self.members[ticket.request.id]
+        self._classes[ticket.request.flow.service_class] -= 1
 
     def move(self, to: State) -> None:
         """Change state; raises `IllegalMove` and changes nothing where there is no such edge."""

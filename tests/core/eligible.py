@@ -1,0 +1,59 @@
+"""Which queued calls could be sent this very moment: written down a second time, straight from the rules.
+
+A queued call is eligible when on every level of the share tree its account is under its cap and within the slack of
+the poorest account under its cap, no more than seven calls go before it in its own queue, and some instance may take
+it: up, breaker and cooldown permitting, with a free place and room in its window; one it was not sent to before, if
+one such is up; a local one, if one such is up.
+"""
+
+from __future__ import annotations
+
+from headrace.core.fleet import InstanceState, Pool
+from headrace.core.scheduler import Scheduler
+from headrace.core.share import Node
+from headrace.core.ticket import Call
+from headrace.model import Cause, Tier
+
+
+def overdue_picks(scheduler: Scheduler, now: float) -> list[str]:
+    """Calls that are eligible and yet are queued."""
+    return [
+        call.request.id
+        for pool in scheduler._fleet.pools()
+        for call in _in_turn(pool.tree._root, pool.tree._slack)
+        if any(_may_take(state, call, pool, now) for state in pool.members)
+    ]
+
+
+def _in_turn(node: Node[Call], slack: float) -> list[Call]:
+    if not node.children:
+        waiting = sorted((order, entry.item.id, entry) for order, entry in node.queue if entry.queued)
+        return [entry.item for _, _, entry in waiting[:8]]
+    usable = [child for child in node.children.values() if _usable(child)]
+    if not usable:
+        return []
+    poorest = min(child.vt for child in usable)
+    return [call for child in usable if child.vt <= poorest + slack for call in _in_turn(child, slack)]
+
+
+def _usable(node: Node[Call]) -> bool:
+    if node.cap is not None and node.in_flight >= node.cap:
+        return False
+    return node.queued > 0 and (not node.children or any(_usable(child) for child in node.children.values()))
+
+
+def _may_take(state: InstanceState, call: Call, pool: Pool, now: float) -> bool:
+    up = [other for other in pool.members if not other.shut(now)]
+    if state not in up or state.gate.shut(call.request.prompt_tokens, now):
+        return False
+    refused = {record.instance for record in call.records if record.cause is Cause.UPSTREAM_AUTH}
+    fresh = [other for other in up if other.instance.id not in call.tried]
+    if state in fresh:
+        return state in _near(fresh)
+    if any(not other.gate.shut(call.request.prompt_tokens, now) for other in _near(fresh)):
+        return False
+    return state in _near([other for other in up if other.instance.id not in refused] or up)
+
+
+def _near(states: list[InstanceState]) -> list[InstanceState]:
+    return [state for state in states if state.instance.tier is Tier.LOCAL] or states
