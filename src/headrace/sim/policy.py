@@ -1,0 +1,61 @@
+"""What the world asks who goes where: the real scheduler, or something of the same shape to compare it with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Protocol
+
+from headrace.core.scheduler import Scheduler
+from headrace.core.settings import PolicyName
+from headrace.model import Decision, Event, Instance
+from headrace.sim.scenario import Scenario
+
+POLL_SECONDS = 0.25
+"""How often headrace reads an engine's metrics."""
+
+
+class Policy(Protocol):
+    """Facts in, orders out. The facts are Arrived, Started, Progressed, Finished, Probed, Reported and Woke."""
+
+    poll: float | None
+    """Seconds between two readings of an engine's metrics; None: they are not read."""
+
+    def handle(self, event: Event, now: float) -> list[Decision]:
+        """Take one fact; `Dispatch`, `Abort`, `Join`, `Settle` and `WakeAt` are carried out."""
+        ...
+
+    def limits(self, now: float) -> dict[str, int]:
+        """Most requests in flight it allows now, by instance; empty: no such limit."""
+        ...
+
+
+class Headrace:
+    """The scheduler that the gateway runs, as it is."""
+
+    poll: float | None = POLL_SECONDS
+
+    def __init__(self, scenario: Scenario, policy: PolicyName, random: Random, *, metrics: bool = True) -> None:
+        settings = replace(scenario.settings, fairness=replace(scenario.settings.fairness, policy=policy))
+        self._scheduler = Scheduler(settings, instances_of(scenario), random)
+        self.poll = POLL_SECONDS if metrics else None
+
+    def handle(self, event: Event, now: float) -> list[Decision]:
+        """Take one fact."""
+        return self._scheduler.handle(event, now)
+
+    def limits(self, now: float) -> dict[str, int]:
+        """The present limit of each instance."""
+        return {view.id: view.max_concurrent for view in self._scheduler.snapshot(now).instances}
+
+
+def instances_of(scenario: Scenario) -> list[Instance]:
+    """The machines as the scheduler knows them: their step budget is the un-started window."""
+    return [
+        Instance(
+            id=machine.name,
+            max_concurrent=machine.limit or machine.profile.max_seqs,
+            window_tokens=machine.window or machine.profile.budget,
+        )
+        for machine in scenario.machines
+    ]

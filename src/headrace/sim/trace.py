@@ -1,0 +1,149 @@
+"""Recorded traffic: readers for three formats, and the cut that is shipped.
+
+* azure: CSV with TIMESTAMP (wall clock, 100 ns digits), ContextTokens, GeneratedTokens. Nobody's name is in it.
+* mooncake: JSON Lines with timestamp (ms), input_length, output_length, hash_ids (ids of 512-token prefix blocks).
+* headrace: JSON Lines written by `headrace serve --journal`, one object per request: at (s), tenant, user, class,
+  session, prompt_tokens, output_tokens; the last two are required.
+
+A name that ends in `.gz` is unpacked. `shipped:NAME` means a file that comes with headrace.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from importlib import resources
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+import msgspec
+
+from headrace.errors import ConfigError
+
+MOONCAKE_BLOCK = 512
+"""Tokens of one hashed block in Mooncake's traces."""
+SHIPPED = "shipped:"
+
+
+class Row(NamedTuple):
+    """One recorded request."""
+
+    at: float
+    """Seconds since the first one."""
+    prompt: int
+    output: int
+    chain: tuple[int, ...] = ()
+    user: str = ""
+    tenant: str = "default"
+    service_class: str = "normal"
+    session: str = ""
+
+
+def read(name: str, form: str, folder: Path, seconds: float | None = None) -> list[Row]:
+    """The requests of a trace's first `seconds`, in order of arrival.
+
+    Args:
+        name: a file, relative to `folder`, or `shipped:NAME`.
+        form: azure, mooncake or headrace.
+        folder: where relative names begin.
+        seconds: None: all of it.
+
+    Raises:
+        ConfigError: no such file or format, or a line that cannot be read (its number is in the message).
+    """
+    reader = READERS.get(form)
+    if reader is None:
+        raise ConfigError(f"{name}: '{form}' is no format of traces; there are {', '.join(READERS)}")
+    try:
+        with _opened(name, folder) as file:
+            rows = _numbered(reader(file), name)
+            found = list(rows if seconds is None else takewhile(lambda row: row.at <= seconds, rows))
+    except OSError as error:
+        raise ConfigError(f"{name}: {error.strerror or error}") from None
+    if not found:
+        raise ConfigError(f"{name}: there is no request in it")
+    return sorted(found)
+
+
+@contextmanager
+def _opened(name: str, folder: Path) -> Iterator[TextIO]:
+    if name.startswith(SHIPPED):
+        place = resources.files("headrace.sim") / "traces" / name.removeprefix(SHIPPED)
+        with resources.as_file(place) as path, _text(path) as file:
+            yield file
+    else:
+        with _text(folder / name) as file:
+            yield file
+
+
+def _text(path: Path) -> TextIO:
+    return gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
+
+
+def _numbered(rows: Iterator[Row], name: str) -> Iterator[Row]:
+    """Count from the first arrival, and say which line is broken."""
+    first: float | None = None
+    number = 0
+    while True:
+        number += 1
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
+            raise ConfigError(f"{name}: request {number} cannot be read: {error!r}") from None
+        if row.prompt < 1 or row.output < 0:
+            raise ConfigError(f"{name}: request {number} has {row.prompt} prompt and {row.output} output tokens")
+        first = row.at if first is None else first
+        yield row._replace(at=row.at - first, output=max(1, row.output))
+
+
+def _azure(file: TextIO) -> Iterator[Row]:
+    for line in csv.DictReader(file):
+        stamp = datetime.fromisoformat(line["TIMESTAMP"][:26])
+        seconds = (stamp - datetime.min).total_seconds()  # noqa: DTZ901 - only differences matter
+        yield Row(seconds, int(line["ContextTokens"]), int(line["GeneratedTokens"]))
+
+
+class _MooncakeLine(msgspec.Struct):
+    timestamp: float
+    input_length: int
+    output_length: int
+    hash_ids: tuple[int, ...] = ()
+
+
+def _mooncake(file: TextIO) -> Iterator[Row]:
+    decode = msgspec.json.Decoder(_MooncakeLine).decode
+    for text in filter(str.strip, file):
+        line = decode(text)
+        yield Row(line.timestamp / 1000, line.input_length, line.output_length, line.hash_ids)
+
+
+class _JournalLine(msgspec.Struct, rename={"service_class": "class"}):
+    at: float
+    prompt_tokens: int
+    output_tokens: int
+    tenant: str = "default"
+    user: str = "anonymous"
+    service_class: str = "normal"
+    session: str = ""
+
+
+def _journal(file: TextIO) -> Iterator[Row]:
+    decode = msgspec.json.Decoder(_JournalLine).decode
+    for text in filter(str.strip, file):
+        line = decode(text)
+        who = (line.user, line.tenant, line.service_class, line.session)
+        yield Row(line.at, max(1, line.prompt_tokens), line.output_tokens, (), *who)
+
+
+READERS: Mapping[str, Callable[[TextIO], Iterator[Row]]] = {
+    "azure": _azure,
+    "mooncake": _mooncake,
+    "headrace": _journal,
+}
+"""Format -> reader."""
