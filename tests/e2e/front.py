@@ -73,27 +73,31 @@ class Front:
 
 
 @asynccontextmanager
-async def front(
-    *engines: ScriptedEngine | MockEngine, env: Mapping[str, str] | None = None, **sections: Mapping[str, object]
-) -> AsyncIterator[Front]:
+async def front(*engines: ScriptedEngine | MockEngine, **sections: Mapping[str, object]) -> AsyncIterator[Front]:
     """A gateway before these engines, which are called a, b, c, ... and serve the model `m`.
 
-    `sections` are those of the configuration file; an `instances` section holds what is to be added to each engine's.
-    `env` holds the engines' keys. Health checks happen once, at the start; dead letters stay in memory unless a path
-    is given.
+    `sections` are those of the configuration file; an `instances` section holds what is to be added to each engine's,
+    where `{}` stands for its name, and `env` their keys by the variables' names. Health checks happen once, at the
+    start; dead letters stay in memory unless a path is given.
     """
-    extra = sections.pop("instances", {})
+    extra, env = sections.pop("instances", {}), sections.pop("env", {})
     instances = [
-        {"id": name, "address": engine.url, "models": ["m"], **extra}
+        {"id": name, "address": engine.url, "models": ["m"], **_of(name, extra)}
         for name, engine in zip("abcdefgh", engines, strict=False)
     ]
     settings = {"health_check": {"interval_seconds": 86_400}, "dead_letters": {"path": None}, **sections}
-    config = Config.model_validate({"instances": instances, **settings}).with_keys(env or {})
+    config = Config.model_validate({"instances": instances, **settings})
+    config = config.with_keys({name: str(value) for name, value in env.items()})
     registry = CollectorRegistry()
     async with build(config, registry=registry, random=Random(1)) as headrace:
         server = make_server(headrace, server_settings(config), registry)
         async with _listening(server.config) as url, client(url) as caller:
             yield Front(headrace, caller)
+
+
+def _of(name: str, extra: Mapping[str, object]) -> Mapping[str, object]:
+    """What is to be added for one engine: texts with `{}` in them get its name."""
+    return {key: value.replace("{}", name) if isinstance(value, str) else value for key, value in extra.items()}
 
 
 @asynccontextmanager
