@@ -10,7 +10,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from headrace.testing import Changes
@@ -24,7 +24,7 @@ GUARD = 30.0
 
 
 class Program:
-    """One running `headrace ...`. `output` and `log` are its lines so far, of standard output and standard error."""
+    """One running process. `output` and `log` are its lines so far, of standard output and standard error."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -91,11 +91,16 @@ class Program:
         asyncio.get_running_loop().call_soon(self._changes.notify)
 
 
-@asynccontextmanager
-async def program(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None) -> AsyncIterator[Program]:
+def program(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None) -> AbstractAsyncContextManager[Program]:
     """Run `headrace` with these arguments in the directory `cwd`; killed in the end if it still runs."""
+    return python("-c", _MAIN, *arguments, cwd=cwd, env=env)
+
+
+@asynccontextmanager
+async def python(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None) -> AsyncIterator[Program]:
+    """Run this Python with these arguments in the directory `cwd`; killed in the end if it still runs."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _MAIN, *arguments, cwd=cwd, env=_environment(env or {}), stdout=PIPE, stderr=PIPE
+        sys.executable, *arguments, cwd=cwd, env=_environment(env or {}), stdout=PIPE, stderr=PIPE
     )
     running = Program(process)
     try:
