@@ -234,17 +234,17 @@ async def test_an_unusable_id_is_not_taken_over() -> None:
 
 async def test_a_limit_says_when_to_come_back() -> None:
     """A full queue: whole seconds of at least 1, milliseconds beside them, why, and the id to ask about."""
-    async with ScriptedEngine(steps.hang()) as engine:
-        async with (
-            front(engine, instances={"max_concurrent": 1}, scheduling={"queue_size": 1}) as gate,
-            raw_caller(gate.client.url) as one,
-            raw_caller(gate.client.url) as two,
-        ):
-            one.ask(chat("1"))
-            await engine.got(1)
-            two.ask(chat("2"))
-            await gate.until(lambda: gate.headrace.snapshot().queued == 1, "the queue is full")
-            answer = await asked(gate.client.url, chat("3"), (("x-request-id", "late"),))
+    async with (
+        ScriptedEngine(steps.hang()) as engine,
+        front(engine, instances={"max_concurrent": 1}, scheduling={"queue_size": 1}) as gate,
+        raw_caller(gate.client.url) as one,
+        raw_caller(gate.client.url) as two,
+    ):
+        one.ask(chat("1"))
+        await engine.got(1)
+        two.ask(chat("2"))
+        await gate.until(lambda: gate.headrace.snapshot().queued == 1, "the queue is full")
+        answer = await asked(gate.client.url, chat("3"), (("x-request-id", "late"),))
     assert (answer.status, answer.error["code"]) == (503, "queue_full")
     assert int(answer.header("retry-after") or 0) >= 1
     assert int(answer.header("retry-after-ms") or 0) >= 1

@@ -1,15 +1,17 @@
 """Health checks: is an instance there, and does it answer?
 
 Light: a GET that costs no tokens, each `interval` (jittered, so that replicas do not beat in step). Deep: every
-`deep_every` light checks, one token is really generated, and its result counts. Three failures in a row mean down,
-one success means up; 429 is not down; a 503 is the engine's own word that it is not ready. An engine too busy to
-answer its check while bytes still flow from it is busy, not dead. Checks go around the scheduler: they take no
+`deep_every` light checks, one token is really generated, and its result counts; after a failed one the next are deep,
+too, until one succeeds, so that an engine which answers everything but requests is found out. Three failures in a row
+mean down, one success means up; 429 is not down; a 503 is the engine's own word that it is not ready. An engine that
+is silent to its check while bytes still flow from it is busy, not dead. Checks go around the scheduler: they take no
 slot and are nobody's traffic.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
@@ -19,11 +21,13 @@ import structlog
 
 from headrace.model import Cause, Engine, Instance, Probed
 from headrace.runtime.attempts import Pulse
-from headrace.runtime.upstream import Upstream, UpstreamFailed
+from headrace.runtime.upstream import Failure, Upstream, UpstreamFailed
 from headrace.wire.adapters import EngineRequest, adapter_for
 from headrace.wire.openai import parse
 
 _ANSWER_LIMIT = 1024 * 1024
+_LIFE_SIGNS = 2.0
+"""For so many checks' time the last byte of an answer outweighs a check without one."""
 _log = structlog.get_logger(__name__)
 
 
@@ -36,6 +40,14 @@ class ProbeSettings:
     deep_every: int = 30
     """Every how many checks one is deep; 0: never."""
     deep_timeout: float = 30.0
+
+
+@dataclass(slots=True)
+class _Life:
+    """What was last heard of an instance."""
+
+    reads: int
+    at: float = -math.inf
 
 
 class Prober:
@@ -64,6 +76,7 @@ class Prober:
         self._random = random
         self._tasks: dict[str, tuple[Instance, asyncio.Task[None]]] = {}
         self._up: dict[str, bool] = {}
+        self._life: dict[str, _Life] = {}
 
     def watch(self, instances: Iterable[Instance]) -> None:
         """Check exactly these from now on; each at once, then at every interval."""
@@ -72,6 +85,8 @@ class Prober:
             if wanted.get(known) != instance:
                 task.cancel()
                 del self._tasks[known]
+                self._life.pop(known, None)
+                self._up.pop(known, None)
         for name, instance in wanted.items():
             if name not in self._tasks:
                 self._tasks[name] = (instance, asyncio.create_task(self._keep_checking(instance)))
@@ -85,16 +100,16 @@ class Prober:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _keep_checking(self, instance: Instance) -> None:
-        count, seen = 0, -1
+        every, count, failed_deep = self._settings.deep_every, 0, False
         while True:
-            deep = self._settings.deep_every > 0 and count > 0 and count % self._settings.deep_every == 0
-            result = await self.check(instance, deep=deep)
-            reads = self._pulse(instance.id).reads
-            if not result.healthy and not result.definite and seen not in (-1, reads):
-                result = Probed(instance.id, healthy=False, busy=True)
-            seen = reads
-            self._note(result)
-            self._step(result)
+            deep = failed_deep or (every > 0 and count > 0 and count % every == 0)
+            try:
+                result = await self.check(instance, deep=deep)
+                failed_deep = deep and not (result.healthy or result.busy)
+                self._note(result)
+                self._step(result)
+            except Exception:  # noqa: BLE001 - the task's outer edge: one check that goes wrong does not end them all
+                _log.exception("health check failed", instance=instance.id)
             count += 1
             await asyncio.sleep(self._settings.interval * (0.8 + 0.4 * self._random.random()))
 
@@ -107,12 +122,21 @@ class Prober:
             status, headers, body = await self._upstream.fetch(
                 instance.address, request or adapter_for(instance.engine).health(instance, key), timeout, _ANSWER_LIMIT
             )
-        except UpstreamFailed:
-            return Probed(instance.id, healthy=False)
+        except UpstreamFailed as failed:
+            return Probed(instance.id, healthy=False, busy=self._lives(instance.id, timeout, failed.failure))
+        self._lives(instance.id, timeout, None)
         if request is not None and status >= 300:
             outcome = adapter_for(instance.engine).refused(status, headers, body, 0.0, ())
             return Probed(instance.id, outcome.cause in (Cause.RATE_LIMITED, Cause.REJECTED))
         return Probed(instance.id, healthy=status < 500, definite=status == 503)
+
+    def _lives(self, name: str, timeout: float, failure: Failure | None) -> bool:
+        """Whether an instance that was silent to its check has been heard of lately."""
+        now, reads = asyncio.get_running_loop().time(), self._pulse(name).reads
+        life = self._life.setdefault(name, _Life(reads))
+        if reads != life.reads:
+            life.reads, life.at = reads, now
+        return failure is Failure.TIMEOUT and now - life.at <= _LIFE_SIGNS * (self._settings.interval + timeout)
 
     def _note(self, result: Probed) -> None:
         if result.busy or self._up.get(result.instance, True) == result.healthy:
