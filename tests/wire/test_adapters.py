@@ -13,7 +13,7 @@ from headrace.wire.adapters import EngineRequest, adapter_for
 from headrace.wire.openai import OpenAICall, parse
 from tests.wire.answers import chat_call, completion_call, recorded
 
-WIRED = (Engine.OPENAI, Engine.VLLM, Engine.LLAMACPP, Engine.OLLAMA)
+WIRED = tuple(engine for engine in Engine if engine not in (Engine.ECHO, Engine.WORKER))
 RAW = b'{ "model" : "alias", "messages" : [ {"role":"assistant","content":null,"x":1.10} ], "temperature":1.0, "s":7 }'
 
 
@@ -115,6 +115,9 @@ def test_each_endpoint_has_its_path() -> None:
         (Engine.OPENAI, "/v1/models"),
         (Engine.VLLM, "/health"),
         (Engine.LLAMACPP, "/health"),
+        (Engine.SGLANG, "/health"),
+        (Engine.TGI, "/health"),
+        (Engine.TENSORRT, "/health"),
         (Engine.OLLAMA, "/api/version"),
     ],
 )
