@@ -7,6 +7,7 @@ from typing import Protocol
 
 from headrace.model import Cause, Dispatch, Outcome
 from headrace.runtime.backend import Port, Running, Timeouts
+from headrace.runtime.worker_errors import unavailable
 from headrace.runtime.worker_set import AnyWorker, ClosingBackend, backend
 from headrace.wire.frames import Frame
 
@@ -74,7 +75,7 @@ class _Unavailable:
     """An attempt that is answered with 503."""
 
     def __init__(self, port: Port) -> None:
-        outcome = Outcome(Cause.SERVER_ERROR, status=503, detail="HTTP 503")
+        outcome = Outcome(Cause.SERVER_ERROR, status=503, detail="HTTP 503", fault=unavailable())
         self._answer = asyncio.get_running_loop().call_soon(port.finished, outcome)
 
     def abort(self) -> None:

@@ -101,7 +101,7 @@ class Pipeline:
         random: Random | None = None,
     ) -> None:
         random = random or Random()
-        queue = QueueSettings(size=queue_size, per_user=per_user_queue or queue_size)
+        queue = QueueSettings(size=queue_size, per_user=per_user_queue or queue_size + 1)
         breaker = BreakerSettings(threshold=breaker_threshold, recovery=recovery_timeout)
         recovery = RecoverySettings(max_attempts=1 + retries, cooldown=cooldown_seconds)
         shares = FairnessSettings(policy=PolicyName(policy), user_weights=dict(weights or {}))

@@ -6,7 +6,7 @@ import logging
 import traceback
 from dataclasses import replace
 
-from headrace.errors import HeadraceError, invalid_request
+from headrace.errors import Fault, HeadraceError, invalid_request, upstream_error
 from headrace.model import Cause, Outcome, Usage
 from headrace.wire.refusals import refused
 
@@ -56,5 +56,12 @@ def _by_status(status: int, retry_after: float | None, message: str) -> Outcome:
     outcome = refused(status, headers, b"", 0.0)
     outcome = replace(outcome, detail=f"status {status}")
     if outcome.cause is Cause.REJECTED and message:
-        outcome = replace(outcome, fault=invalid_request(message, status=status))
+        return replace(outcome, fault=invalid_request(message, status=status))
+    if outcome.cause is Cause.SERVER_ERROR and status == 503:
+        return replace(outcome, fault=unavailable())
     return outcome
+
+
+def unavailable() -> Fault:
+    """What the caller of a worker that is down is told, if no other can answer."""
+    return replace(upstream_error("The worker that was asked is not available."), status=503)

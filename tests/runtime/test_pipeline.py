@@ -1,0 +1,505 @@
+"""The library's pipeline: answers, streams, sharing, retries, shedding, and an end that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from random import Random
+from typing import Literal
+
+import pytest
+
+from headrace.core.limits import LimitRule
+from headrace.core.settings import LimitSettings
+from headrace.errors import (
+    CircuitOpen,
+    DeadlineExpired,
+    Draining,
+    HeadraceError,
+    InvalidRequest,
+    LimitExceeded,
+    QueueFull,
+    UpstreamError,
+)
+from headrace.model import Arrived, BreakerState, CacheResult, Decision, Event, ServiceClass
+from headrace.runtime.pipeline import Pipeline
+from headrace.runtime.prompts import PromptAnswer, PromptRequest
+from headrace.runtime.worker_errors import WorkerError
+from headrace.runtime.workers import EchoWorker, Worker
+from headrace.testing import on_virtual_time
+
+
+class Counting:
+    """A model that takes its time, counts its calls, and can fail or hold."""
+
+    def __init__(self, seconds: float = 1.0) -> None:
+        self.seconds = seconds
+        self.calls = 0
+        self.cancelled = 0
+        self.error: Exception | None = None
+
+    async def infer(self, prompt: PromptRequest, /) -> str:
+        self.calls += 1
+        try:
+            await asyncio.sleep(self.seconds)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self.error is not None:
+            raise self.error
+        return f"{prompt.input}!"
+
+
+def ask(text: str = "q", **more: object) -> PromptRequest:
+    """A prompt; tests name what matters to them."""
+    return PromptRequest(text, **more)  # type: ignore[arg-type]
+
+
+def idle(pipe: Pipeline) -> bool:
+    """Nothing is held for anybody any more."""
+    snapshot = pipe.snapshot()
+    counts = (snapshot.queued, snapshot.running, snapshot.waiting_retry, snapshot.looking, snapshot.following)
+    return not any(counts) and not any(stage.depth for stage in pipe.stages) and not snapshot.instances[0].in_flight
+
+
+@on_virtual_time
+async def test_an_answer_says_where_it_comes_from() -> None:
+    """Text, the request's own id, usage, worker, attempts and the time in the queue."""
+    async with Pipeline({"local": EchoWorker()}) as pipe:
+        answer = await pipe.submit(ask("Hello!", request_id="req-1", session="demo"))
+    assert answer.usage is not None
+    usage = answer.usage
+    assert answer == PromptAnswer("Hello!", "req-1", usage, CacheResult.MISS, "local", 1, 0.0)
+    assert (usage.prompt, usage.completion, usage.estimated) == (2, 2, True)
+
+
+@on_virtual_time
+async def test_ids_are_made_and_never_clash() -> None:
+    """Requests without an id get one; two alive with the same id get different ones."""
+    async with Pipeline(EchoWorker(delay=1), random=Random(1)) as pipe:
+        requests = (ask(), ask(), ask(request_id="a"), ask(request_id="a"))
+        answers = await asyncio.gather(*map(pipe.submit, requests))
+    ids = [answer.request_id for answer in answers]
+    assert len(set(ids)) == 4
+    assert ids[2] == "a"
+
+
+@on_virtual_time
+async def test_a_stream_comes_piece_by_piece() -> None:
+    """Each piece is there as soon as the worker has made it."""
+
+    async def slow(prompt: PromptRequest) -> AsyncIterator[str]:
+        for word in ("a", "b", "c"):
+            await asyncio.sleep(1)
+            yield word
+
+    loop = asyncio.get_running_loop()
+    async with Pipeline(slow) as pipe:
+        seen = [(piece, loop.time()) async for piece in pipe.stream(ask())]
+        assert idle(pipe)
+    assert seen == [("a", 1.0), ("b", 2.0), ("c", 3.0)]
+
+
+@on_virtual_time
+async def test_one_hundred_identical_requests_make_one_call() -> None:
+    """Those who ask the same at the same time share the call and all get the answer; the first is its leader."""
+    model = Counting()
+    async with Pipeline(model, dedup="in_flight") as pipe:
+        answers = await asyncio.gather(*(pipe.submit(ask(user=f"u{n}")) for n in range(100)))
+        assert pipe.snapshot().totals["joined"] == 99
+        await pipe.submit(ask())
+    assert {answer.text for answer in answers} == {"q!"}
+    assert [answer.shared for answer in answers] == [CacheResult.MISS] + [CacheResult.JOINED] * 99
+    assert model.calls == 2, "what has ended is not remembered"
+
+
+@on_virtual_time
+async def test_even_an_instant_answer_is_shared() -> None:
+    """A worker that needs no time is asked once by all who ask in the same turn of the loop."""
+    async with Pipeline(EchoWorker(), dedup="in_flight") as pipe:
+        await asyncio.gather(*(pipe.submit(ask()) for _ in range(100)))
+        assert pipe.snapshot().totals["model_calls"] == 1
+
+
+@on_virtual_time
+async def test_finished_answers_are_remembered_for_their_time() -> None:
+    """With `full`, an answer is given again until it is too old; it used no tokens then."""
+    model = Counting()
+    async with Pipeline(model, dedup="full", ttl_seconds=100.0) as pipe:
+        first = await pipe.submit(ask())
+        again = await pipe.submit(ask(user="other"))
+        assert [piece async for piece in pipe.stream(ask())] == [first.text]
+        assert (again.text, again.shared, again.usage, again.attempts) == (first.text, CacheResult.HIT, None, 0)
+        await asyncio.sleep(101)
+        assert (await pipe.submit(ask())).shared is CacheResult.MISS
+    assert model.calls == 2
+
+
+@pytest.mark.parametrize(("scope", "calls"), [("global", 1), ("tenant", 2), ("user", 3), ("session", 4)])
+def test_answers_are_shared_only_within_their_scope(
+    scope: Literal["global", "tenant", "user", "session"], calls: int
+) -> None:
+    """Among all, one tenant's, one user's, or one session's requests."""
+    model = Counting()
+
+    @on_virtual_time
+    async def check() -> None:
+        async with Pipeline(model, dedup="in_flight", dedup_scope=scope) as pipe:
+            asked = [
+                ask(tenant="a", user="x", session="1"),
+                ask(tenant="a", user="x", session="2"),
+                ask(tenant="a", user="y", session="2"),
+                ask(tenant="b", user="y", session="2"),
+            ]
+            await asyncio.gather(*map(pipe.submit, asked))
+
+    check()
+    assert model.calls == calls
+
+
+@on_virtual_time
+async def test_what_differs_is_not_shared() -> None:
+    """Another model, bound or metadata is another question."""
+    model = Counting()
+    async with Pipeline(model, dedup="in_flight") as pipe:
+        asked = [ask(), ask(model="m"), ask(max_tokens=5), ask(metadata={"temperature": "0"}), ask("q2")]
+        await asyncio.gather(*map(pipe.submit, asked))
+    assert model.calls == len(asked)
+
+
+@on_virtual_time
+async def test_a_late_joiner_of_a_stream_gets_it_from_the_beginning() -> None:
+    """First what was produced, then what comes; one who wants the whole joins as well."""
+    said = asyncio.Event()
+
+    async def halting(prompt: PromptRequest) -> AsyncIterator[str]:
+        yield "a"
+        yield "b"
+        await said.wait()
+        yield "c"
+
+    async with Pipeline(halting, dedup="in_flight") as pipe:
+        early = pipe.stream(ask())
+        assert [await anext(early), await anext(early)] == ["a", "b"]
+        late, whole = pipe.stream(ask()), asyncio.create_task(pipe.submit(ask()))
+        assert [await anext(late), await anext(late)] == ["a", "b"]
+        said.set()
+        assert [await anext(early), await anext(late), (await whole).text] == ["c", "c", "abc"]
+        assert (await whole).shared is CacheResult.JOINED
+        await early.aclose()
+        await late.aclose()
+
+
+@on_virtual_time
+async def test_leaving_the_loop_stops_the_worker() -> None:
+    """A stream that nobody reads to its end is cancelled, its worker closed, and nobody is blamed."""
+    closed = asyncio.Event()
+
+    async def endless(prompt: PromptRequest) -> AsyncIterator[str]:
+        try:
+            while True:
+                yield "x"
+                await asyncio.sleep(1)
+        finally:
+            closed.set()
+
+    async with Pipeline(endless) as pipe:
+        async for _ in pipe.stream(ask()):
+            break
+        await closed.wait()
+        assert idle(pipe)
+        assert pipe.snapshot().totals["cancelled"] == 1
+        assert len(pipe.dlq) == 0
+        assert pipe.snapshot().instances[0].reliability == 1.0
+
+
+@on_virtual_time
+async def test_a_slow_reader_slows_the_worker_down() -> None:
+    """At most so many pieces wait for a reader: then the iterator is not asked for more, and goes on when it reads."""
+    made = 0
+
+    async def eager(prompt: PromptRequest) -> AsyncIterator[str]:
+        nonlocal made
+        for made in range(1, 2001):
+            yield f"{made} "
+
+    async with Pipeline(eager) as pipe:
+        stream = pipe.stream(ask())
+        first = await anext(stream)
+        await asyncio.sleep(100)
+        assert made <= 260
+        rest = [piece async for piece in stream]
+    assert "".join([first, *rest]) == "".join(f"{n} " for n in range(1, 2001))
+
+
+@on_virtual_time
+async def test_another_worker_takes_over() -> None:
+    """What one worker cannot answer the next one does; the answer says how many were asked."""
+    broken = Counting(0.0)
+    broken.error = WorkerError(status=500)
+    async with Pipeline({"broken": broken, "sound": EchoWorker()}, random=Random(7)) as pipe:
+        answers = [await pipe.submit(ask(f"{n}")) for n in range(4)]
+    assert [answer.text for answer in answers] == ["0", "1", "2", "3"]
+    assert {answer.instance for answer in answers} == {"sound"}
+    assert max(answer.attempts for answer in answers) == 2
+    assert len(pipe.dlq) == 0
+
+
+@on_virtual_time
+async def test_work_is_spread_over_workers() -> None:
+    """Several workers are several instances: all of them work, none beyond its limit."""
+    models = [Counting(), Counting(), Counting()]
+    async with Pipeline(models, max_concurrent=2) as pipe:
+        await asyncio.gather(*(pipe.submit(ask(f"{n}")) for n in range(12)))
+    assert [model.calls for model in models] == [4, 4, 4]
+    assert asyncio.get_running_loop().time() == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "buried"),
+    [
+        (WorkerError(status=503), UpstreamError, "inference_failure"),
+        (TimeoutError(), UpstreamError, "inference_timeout"),
+        (ValueError("secret"), UpstreamError, "inference_failure"),
+        (WorkerError("Too long.", status=413), InvalidRequest, None),
+        (WorkerError(status=429, retry_after=30.0), LimitExceeded, "inference_failure"),
+    ],
+)
+def test_a_failure_raises_whose_fault_it_is(error: Exception, raised: type[HeadraceError], buried: str | None) -> None:
+    """The exception tells, and what was not the caller's fault lies in the dead letter queue with the request."""
+
+    @on_virtual_time
+    async def check() -> None:
+        model = Counting(0.0)
+        model.error = error
+        async with Pipeline(model, retries=0) as pipe:
+            with pytest.raises(raised) as caught:
+                await pipe.submit(ask(request_id="r", user="u", metadata={"k": "v"}))
+            assert "secret" not in str(caught.value)
+            letters = pipe.dlq.drain()
+            assert [letter.reason for letter in letters] == ([buried] if buried else [])
+            for letter in letters:
+                assert (letter.request_id, letter.user, len(letter.attempts)) == ("r", "u", 1)
+                assert letter.body is not None
+                assert PromptRequest.read(letter.body) == ask(request_id="r", user="u", metadata={"k": "v"})
+
+    check()
+
+
+@on_virtual_time
+async def test_a_breaker_opens_and_refuses_at_once() -> None:
+    """After five failures nobody is asked any more; after the recovery time one request finds out."""
+    model = Counting(0.0)
+    model.error = WorkerError(status=500)
+    async with Pipeline(model, retries=0, cooldown_seconds=0, recovery_timeout=60) as pipe:
+        for _ in range(5):
+            with pytest.raises(UpstreamError):
+                await pipe.submit(ask())
+        assert pipe.snapshot().instances[0].breaker is BreakerState.OPEN
+        with pytest.raises(CircuitOpen) as caught:
+            await pipe.submit(ask())
+        assert caught.value.fault.retry_after == pytest.approx(60.0)
+        assert model.calls == 5
+        model.error = None
+        await asyncio.sleep(60)
+        assert (await pipe.submit(ask())).text == "q!"
+        assert pipe.snapshot().instances[0].breaker is BreakerState.CLOSED
+        assert [letter.reason for letter in pipe.dlq] == ["inference_failure"] * 5 + ["circuit_open"]
+        totals = pipe.snapshot().totals
+        assert totals["accepted"] == totals["answered"] + totals["failed"] == 6
+        assert totals["refused"] == 1
+
+
+@on_virtual_time
+async def test_try_submit_takes_or_sheds_at_once() -> None:
+    """Nothing is waited for: what fits runs or queues, the rest is shed and can be found in the dead letter queue."""
+    model = Counting()
+    async with Pipeline(model, max_concurrent=1, queue_size=2) as pipe:
+        taken = [pipe.try_submit(ask(f"{n}", request_id=f"r{n}")) for n in range(5)]
+        assert [submission.accepted for submission in taken] == [True, True, True, False, False]
+        assert next(stage for stage in pipe.stages if stage.name == "inference")[1:] == (2, 2)
+        assert [(letter.request_id, letter.reason) for letter in pipe.dlq.drain()] == [
+            ("r3", "backpressure:inference"),
+            ("r4", "backpressure:inference"),
+        ]
+        assert [submission.done for submission in taken] == [False, False, False, True, True]
+        assert [(await submission).text for submission in taken[:3]] == ["0!", "1!", "2!"]
+        assert (await taken[0]).text == "0!", "it can be awaited again"
+        with pytest.raises(QueueFull):
+            await taken[3]
+
+
+@on_virtual_time
+async def test_a_submission_can_be_given_up() -> None:
+    """Cancelling it stops the worker; one who waits for it learns that it was cancelled."""
+    model = Counting()
+    async with Pipeline(model) as pipe:
+        submission = pipe.try_submit(ask())
+        await asyncio.sleep(0.5)
+        submission.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await submission
+        await asyncio.sleep(0)
+        assert model.cancelled == 1
+        assert idle(pipe)
+
+
+@on_virtual_time
+async def test_a_caller_who_stops_waiting_gives_up_only_his_own_request() -> None:
+    """A cancelled `submit` frees its place; with others on the same call the call goes on for them."""
+    model = Counting()
+    async with Pipeline(model, dedup="in_flight") as pipe:
+        leader, follower = asyncio.create_task(pipe.submit(ask())), asyncio.create_task(pipe.submit(ask()))
+        await asyncio.sleep(0.5)
+        leader.cancel()
+        assert (await follower).text == "q!"
+        assert (model.calls, model.cancelled) == (1, 0)
+        alone = asyncio.create_task(pipe.submit(ask()))
+        await asyncio.sleep(0.5)
+        alone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await alone
+        await asyncio.sleep(0)
+        assert (model.calls, model.cancelled) == (2, 1)
+        assert idle(pipe)
+
+
+@on_virtual_time
+async def test_a_deadline_ends_the_request_wherever_it_is() -> None:
+    """In the queue and at the worker: the caller is told on time and the worker is stopped."""
+    model = Counting(100.0)
+    loop = asyncio.get_running_loop()
+    async with Pipeline(model, max_concurrent=1) as pipe:
+        running, queued = pipe.try_submit(ask(deadline_secs=5)), pipe.try_submit(ask("q2", deadline_secs=3))
+        with pytest.raises(DeadlineExpired):
+            await queued
+        assert loop.time() == pytest.approx(3.0)
+        with pytest.raises(DeadlineExpired):
+            await running
+        assert loop.time() == pytest.approx(5.0)
+        assert [letter.reason for letter in pipe.dlq] == ["deadline_expired"] * 2
+        await asyncio.sleep(0)
+        assert (model.calls, model.cancelled) == (1, 1)
+
+
+@on_virtual_time
+async def test_users_share_fairly() -> None:
+    """One who sends two hundred requests at once does not make another wait for all of them; fifo would."""
+    waits: dict[str, int] = {}
+    policies: tuple[Literal["fair", "fifo"], ...] = ("fair", "fifo")
+    for policy in policies:
+        model = Counting()
+        async with Pipeline(model, policy=policy, max_concurrent=4) as pipe:
+            flood = [pipe.try_submit(ask(f"{n}", user="power", max_tokens=1)) for n in range(200)]
+            await pipe.submit(ask("hello", user="light", max_tokens=2))
+            waits[policy] = model.calls
+            for submission in flood:
+                submission.cancel()
+    assert waits["fair"] <= 12
+    assert waits["fifo"] > 200
+
+
+@on_virtual_time
+async def test_classes_weights_and_limits_are_heeded() -> None:
+    """A class may come as its name; rate limits refuse with the time to wait."""
+    limits = LimitSettings(per_user=LimitRule(requests_per_minute=2))
+    async with Pipeline(EchoWorker(), limits=limits, weights={"vip": 2.0}) as pipe:
+        await pipe.submit(ask(service_class=ServiceClass.BATCH))
+        await pipe.submit(ask(service_class="interactive"))
+        with pytest.raises(LimitExceeded) as caught:
+            await pipe.submit(ask())
+        assert caught.value.fault.retry_after == pytest.approx(60.0)
+        assert len(pipe.dlq) == 0
+
+
+@on_virtual_time
+async def test_an_observer_sees_every_step() -> None:
+    """Facts come with the decisions that followed."""
+    seen: list[tuple[str, list[str]]] = []
+
+    def watch(event: Event, decisions: list[Decision], now: float) -> None:
+        seen.append((type(event).__name__, [type(decision).__name__ for decision in decisions]))
+        if isinstance(event, Arrived):
+            assert now == 0.0
+
+    async with Pipeline(EchoWorker()) as pipe:
+        pipe.on(watch)  # type: ignore[arg-type]
+        await pipe.submit(ask())
+        assert [name for name, _ in seen] == ["Arrived", "Started", "Finished"]
+        assert seen[0][1][:2] == ["Join", "WakeAt"] or "Dispatch" in seen[0][1]
+        assert "Settle" in seen[-1][1]
+
+
+@on_virtual_time
+async def test_leaving_the_block_lets_the_running_end() -> None:
+    """Running calls have their grace, the waiting are told at once and kept as dead letters, later ones are refused."""
+    model = Counting(10.0)
+    async with Pipeline(model, max_concurrent=1) as pipe:
+        running, queued = pipe.try_submit(ask("1")), pipe.try_submit(ask("2"))
+    assert (await running).text == "1!"
+    with pytest.raises(Draining):
+        await queued
+    with pytest.raises(Draining):
+        await pipe.submit(ask())
+    assert [letter.reason for letter in pipe.dlq] == ["shutting_down"]
+
+
+@on_virtual_time
+async def test_an_error_that_leaves_the_block_ends_the_running_at_once() -> None:
+    """There is nobody left to wait for them."""
+    model = Counting(10.0)
+    with contextlib.suppress(LookupError):
+        async with Pipeline(model) as pipe:
+            running = pipe.try_submit(ask())
+            await asyncio.sleep(1)
+            raise LookupError
+    with pytest.raises(Draining):
+        await running
+    assert model.cancelled == 1
+    assert asyncio.get_running_loop().time() == pytest.approx(1.0)
+
+
+@on_virtual_time
+async def test_everything_is_bounded_and_nothing_is_lost_in_a_storm() -> None:
+    """Accepted = answered + failed + cancelled, whatever callers and workers do; afterwards nothing is held."""
+    random = Random(3)
+
+    async def moody(prompt: PromptRequest) -> AsyncIterator[str]:
+        for _ in range(random.randrange(4)):
+            await asyncio.sleep(random.random())
+            yield "x"
+        if random.random() < 0.3:
+            raise random.choice([WorkerError(status=500), TimeoutError(), KeyError()])
+
+    async def caller(pipe: Pipeline) -> None:
+        request = ask(str(random.randrange(20)), user=f"u{random.randrange(5)}", deadline_secs=random.random() * 5)
+        await asyncio.sleep(random.random() * 20)
+        with contextlib.suppress(HeadraceError, TimeoutError):
+            async with asyncio.timeout(random.random() * 4):
+                if random.random() < 0.5:
+                    await pipe.submit(request)
+                else:
+                    async with contextlib.aclosing(pipe.stream(request)) as stream:
+                        async for _ in stream:
+                            await asyncio.sleep(random.random())
+
+    workers: list[Worker | Callable[[PromptRequest], AsyncIterator[str]]] = [moody, moody]
+    async with Pipeline(workers, dedup="full", max_concurrent=3, queue_size=10, random=Random(5)) as pipe:
+        await asyncio.gather(*(caller(pipe) for _ in range(400)))
+        await asyncio.sleep(0)
+        totals = pipe.snapshot().totals
+        assert totals["accepted"] == totals["answered"] + totals["failed"] + totals["cancelled"]
+        assert totals["accepted"] + totals["refused"] == 400
+        assert min(totals["answered"], totals["failed"], totals["cancelled"]) > 10
+        assert idle(pipe)
+
+
+def test_a_pipeline_needs_a_worker() -> None:
+    """Nothing and something else than a worker are refused when it is made."""
+    with pytest.raises(ValueError, match="needs a worker"):
+        Pipeline([])
+    with pytest.raises(TypeError, match="neither"):
+        Pipeline([EchoWorker(), 3])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="no valid"):
+        Pipeline(EchoWorker(), policy="no valid")  # type: ignore[arg-type]
