@@ -1,0 +1,214 @@
+"""`headrace bench URL`: several users at once against any OpenAI-shaped endpoint, measured from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from random import SystemRandom
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from headrace.cli import Refused
+
+if TYPE_CHECKING:
+    from headrace.bench.endpoint import Endpoint
+    from headrace.bench.patterns import User
+    from headrace.bench.report import Report
+    from headrace.bench.run import Plan, Run
+
+LONGEST_RUN = 86_400.0
+REFRESHES = 4.0
+"""Looks at the table per second while it runs."""
+
+
+class Preset(StrEnum):
+    """Users that are ready-made; see `bench.patterns.PRESETS`."""
+
+    FLOOD = "flood"
+    STEADY = "steady"
+    MIXED = "mixed"
+
+
+_USERS = (
+    "NAME:key=value,... (repeatable). Keys: rate, burst, concurrency, think, at, until, requests, prompt, output, "
+    "shared, session, class, key_env, copies. Lengths: 400, 100-900, lognormal:400:0.8."
+)
+
+
+def bench(
+    url: Annotated[str, typer.Argument(help="The endpoint, with or without /v1.")],
+    *,
+    users: Annotated[list[str] | None, typer.Option("--users", "-u", help=_USERS, show_default=False)] = None,
+    preset: Annotated[Preset | None, typer.Option(help="Ready-made users; flood where no --users are given.")] = None,
+    duration: Annotated[float, typer.Option(min=0.1, max=LONGEST_RUN, help="Seconds to measure.")] = 20.0,
+    grace: Annotated[
+        float, typer.Option(min=0.0, max=LONGEST_RUN, help="Seconds in which what is under way may then still end.")
+    ] = 30.0,
+    model: Annotated[str | None, typer.Option(help="The model to ask; else the first that is listed.")] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Most seconds for one request.")] = 300.0,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Answers of full length, from engines that know ignore_eos.")
+    ] = False,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="The environment variable that holds the API key.", show_default=False)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Start of the random numbers; a new one where absent.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the result there as JSON; - prints it.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the result there (png, svg, pdf).")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before loading another machine.")] = False,
+) -> None:
+    """Load an endpoint as several users would, and show what each of them gets: waits, speed, share, fairness."""
+    from headrace.bench.endpoint import Endpoint, Unusable
+    from headrace.bench.plot import Undrawable, check
+    from headrace.bench.run import Plan
+
+    try:
+        if plot is not None:
+            check(plot)
+        chosen = _users(users or [], preset)
+        endpoint = Endpoint(url, _key(api_key_env), timeout)
+        _consent(endpoint.url, yes=yes)
+        plan = Plan(
+            users=chosen,
+            model=model or "",
+            duration=duration,
+            grace=grace,
+            seed=SystemRandom().randrange(2**32) if seed is None else seed,
+            ignore_eos=ignore_eos,
+            keys={user.name: _key(user.key_env) or "" for user in chosen if user.key_env is not None},
+        )
+        result = asyncio.run(_measure(endpoint, plan))
+    except (Unusable, Undrawable, ValueError) as error:
+        raise Refused(f"{error}") from None
+    _hand_over(result, json, plot)
+    if result.interrupted:
+        raise typer.Exit(130)
+    raise typer.Exit(0 if result.served else 1)
+
+
+async def _measure(endpoint: Endpoint, plan: Plan) -> Report:
+    """Ask once to see that it works, then run. Ctrl-C ends the run and still gives its result."""
+    from dataclasses import replace
+
+    from headrace.bench.report import report
+    from headrace.bench.run import Run
+
+    async with endpoint:
+        plan = replace(plan, model=plan.model or (await endpoint.models())[0])
+        run = Run(plan, endpoint)
+        answer, alone = await run.alone()
+        if not answer.served:
+            _explain(endpoint.url, plan.model, answer.result)
+        started = time.time()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, run.interrupt)
+        try:
+            window = await _shown(run)
+        finally:
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
+    return report(
+        plan, run.tallies, window=window, url=endpoint.url, started=started, interrupted=run.interrupted, alone=alone
+    )
+
+
+async def _shown(run: Run) -> float:
+    """Run, with a table that follows on a terminal."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from headrace.cli.bench_tables import live_table
+
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        print(f"Asking {run.plan.model} for {run.plan.duration:g} s.", file=sys.stderr)
+        return await run.go()
+
+    async def follow(live: Live) -> None:
+        while True:
+            await asyncio.sleep(1 / REFRESHES)
+            live.update(live_table(run), refresh=True)
+
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        following = asyncio.create_task(follow(live))
+        try:
+            return await run.go()
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+
+def _hand_over(result: Report, json: Path | None, plot: Path | None) -> None:
+    """Tables, JSON, picture."""
+    from headrace.bench.plot import draw
+    from headrace.cli.bench_tables import patterns, service_table, verdict, waits_table
+    from headrace.cli.tables import show
+
+    if json is not None and str(json) == "-":
+        sys.stdout.write(result.to_json().decode())
+    else:
+        print(f"{result.model} at {result.url}, {result.window:.1f} s, seed {result.seed}")
+        print("\n".join(patterns(result.users)), end="\n\n")
+        show(waits_table(result))
+        print()
+        show(service_table(result))
+        print()
+        print("\n".join(verdict(result)))
+    try:
+        if json is not None and str(json) != "-":
+            json.write_bytes(result.to_json())
+        if plot is not None:
+            draw(result, plot)
+    except OSError as error:
+        raise Refused(f"cannot write {error.filename}: {error.strerror}") from None
+
+
+def _users(texts: Sequence[str], preset: Preset | None) -> tuple[User, ...]:
+    """Those that are named; those of the preset before them, or alone."""
+    from headrace.bench.patterns import PRESETS, read_users
+
+    named = read_users(texts)
+    ready = PRESETS[preset or Preset.FLOOD] if preset is not None or not named else ()
+    twice = {user.name for user in ready} & {user.name for user in named}
+    if twice:
+        raise Refused(f"the preset has a user {min(twice)} too; give yours another name")
+    return (*ready, *named)
+
+
+def _key(variable: str | None, env: Mapping[str, str] = os.environ) -> str | None:
+    if variable is None:
+        return None
+    key = env.get(variable, "")
+    if not key:
+        raise Refused(f"the environment variable {variable} is not set")
+    return key
+
+
+def _consent(url: str, *, yes: bool) -> None:
+    """Load on a machine that is not this one has to be meant."""
+    from headrace.config import is_loopback
+
+    host = urlsplit(url).hostname or ""
+    if yes or is_loopback(host):
+        return
+    if not sys.stdin.isatty():
+        raise Refused(f"{host} is not this machine, and a run may load it heavily; say --yes if that is meant")
+    typer.confirm(f"{host} is not this machine, and this loads it heavily. Go on?", abort=True, err=True)
+
+
+def _explain(url: str, model: str, result: str) -> None:
+    """Raises Refused for what kept the first request from being answered."""
+    what = {
+        "connect": f"nothing answers at {url}",
+        "timeout": f"{url} did not answer in time",
+        "cut": f"{url} broke its answer off",
+        "empty": f"{url} answered {model} with nothing",
+    }.get(result, f"{url} refused a first request to {model}: {result}")
+    key = "; name a key with --api-key-env" if result.startswith(("401", "403")) else ""
+    raise Refused(what + key)

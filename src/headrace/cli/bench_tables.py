@@ -1,0 +1,165 @@
+"""How a run of `headrace bench` is shown on a terminal: pure functions from values to tables and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.table import Table
+
+from headrace.bench.report import Report, Spread, UserReport, spread
+from headrace.bench.run import Run
+from headrace.bench.tally import Tally
+from headrace.cli.tables import plain_table
+
+NOTHING = "-"
+SHOWN_LIVE = 20
+"""Rows of the table while it runs; the final ones have all users."""
+SHOWN_ERRORS = 3
+
+
+def live_table(run: Run) -> Table:
+    """How it stands: one row for each user."""
+    plan, now = run.plan, run.now
+    left = max(0.0, plan.duration - now)
+    state = f"{left:.0f} s to go" if left else "waiting for what is under way"
+    table = _table("user", "sent", "served", "running", "first token p50", "p95", "tokens/s", "failed", "share", "")
+    table.title = f"{plan.model}: {state}. Ctrl-C ends it."
+    total = sum(tally.service for tally in run.tallies.values())
+    for user in plan.users[:SHOWN_LIVE]:
+        tally = run.tallies[user.name]
+        waits = spread(tally.samples.first)
+        share = tally.service / total if total else 0.0
+        table.add_row(
+            user.name,
+            str(tally.asked),
+            str(tally.served),
+            str(tally.running),
+            seconds(waits.p50 if waits else None),
+            seconds(waits.p95 if waits else None),
+            f"{tally.output_tokens / max(0.001, min(now, tally.window)):.1f}",
+            str(_failed(tally)),
+            f"{share:.0%}",
+            "█" * round(20 * share),
+        )
+    if len(plan.users) > SHOWN_LIVE:
+        table.caption = f"and {len(plan.users) - SHOWN_LIVE} more users"
+    return table
+
+
+def waits_table(report: Report) -> Table:
+    """What users felt."""
+    queued = any(user.queued is not None for user in report.users)
+    columns = ["user", "first token p50", "p95", "p99", "token p50", "p99", "whole p50", "p99"]
+    table = _table(*columns, *(["gateway queue p50", "p99"] if queued else []))
+    table.title = "Waits"
+    for user in report.users:
+        row = [user.name, *_at(user.ttft, "p50", "p95", "p99"), *_at(user.tpot, "p50", "p99")]
+        row += _at(user.whole, "p50", "p99")
+        table.add_row(*row, *(_at(user.queued, "p50", "p99") if queued else []))
+    return table
+
+
+def service_table(report: Report) -> Table:
+    """What users got."""
+    table = _table(
+        "user", "sent", "served", "unfinished", "failed", "requests/s", "tokens/s", "service", "share", "wanted more"
+    )
+    table.title = "Service"
+    for user in report.users:
+        mark = "~" if user.estimated else ""
+        table.add_row(
+            user.name,
+            str(user.asked),
+            str(user.served),
+            str(user.unfinished) + (f" (+{user.held} not sent)" if user.held else ""),
+            str(sum(user.errors.values())),
+            f"{user.requests_per_second:.2f}",
+            f"{mark}{user.output_tokens_per_second:.1f}",
+            f"{mark}{user.service:.0f}",
+            f"{user.share:.0%}",
+            "yes" if user.wanted_more else "no",
+        )
+    return table
+
+
+def patterns(users: Sequence[UserReport]) -> Iterator[str]:
+    """Who did what."""
+    width = max(len(user.name) for user in users)
+    for user in users:
+        yield f"  {user.name:<{width}}  {user.pattern}"
+
+
+def verdict(report: Report) -> Iterator[str]:
+    """The run in a few sentences."""
+    if report.interrupted:
+        yield f"Ended early, after {report.window:.1f} of {report.duration:g} s."
+    for user in report.users:
+        if user.errors:
+            yield f"{user.name} failed {sum(user.errors.values())} times: {_errors(user.errors)}."
+    if any(user.estimated for user in report.users):
+        yield "~ The endpoint reports no usage: tokens are chunks, prompts are words."
+    yield from _comparison(report)
+    yield from _fairness(report)
+
+
+def seconds(value: float | None) -> str:
+    """A duration for people: 830 µs, 12 ms, 1.3 s, 95 s."""
+    if value is None:
+        return NOTHING
+    if value < 0.001:
+        return f"{value * 1e6:.0f} µs"
+    if value < 1:
+        return f"{value * 1000:.3g} ms" if value < 0.1 else f"{value * 1000:.0f} ms"
+    return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
+
+
+def _comparison(report: Report) -> Iterator[str]:
+    """The heaviest user's waits beside those of the others, and beside an empty endpoint."""
+    if report.alone is not None:
+        yield f"A request alone had its first token after {seconds(report.alone.first)}."
+    waiting = [user for user in report.users if user.ttft is not None]
+    if len(waiting) < 2:
+        return
+    heavy = max(waiting, key=lambda user: user.service)
+    others = [user.ttft for user in waiting if user is not heavy and user.ttft is not None]
+    least, most = min(wait.p50 for wait in others), max(wait.p50 for wait in others)
+    span = seconds(most) if least == most else f"{seconds(least)} to {seconds(most)}"
+    if heavy.ttft is not None:
+        yield f"{heavy.name}, who got most, waited {seconds(heavy.ttft.p50)} (median); the others {span}."
+
+
+def _fairness(report: Report) -> Iterator[str]:
+    hungry = sum(user.wanted_more for user in report.users)
+    if report.jain is not None:
+        yield f"Jain's index over the {hungry} users that wanted more than they got: {report.jain:.3f}."
+    elif hungry == 0:
+        yield "Nobody wanted more than he got, so this says nothing about fairness: ask for more at once."
+    if report.jain_max_min is not None:
+        yield f"Jain's index of service against max-min fair shares, all users: {report.jain_max_min:.3f} (1 is fair)."
+
+
+def _errors(errors: Mapping[str, int]) -> str:
+    shown = [f"{name} {count}x" for name, count in list(errors.items())[:SHOWN_ERRORS]]
+    more = len(errors) - SHOWN_ERRORS
+    return ", ".join(shown) + (f" and {more} other kinds" if more > 0 else "")
+
+
+def _failed(tally: Tally) -> int:
+    return sum(tally.results.values()) - tally.served - tally.results["unfinished"]
+
+
+def _at(values: Spread | None, *names: str) -> list[str]:
+    """The named percentiles; those that are only lower bounds are marked so."""
+    if values is None:
+        return [NOTHING] * len(names)
+    found = {"p50": values.p50, "p95": values.p95, "p99": values.p99}
+    bound = values.floor
+    return [("≥" if bound is not None and found[name] >= bound else "") + seconds(found[name]) for name in names]
+
+
+def _table(first: str, *numbers: str) -> Table:
+    """A table whose columns are right-aligned but the first."""
+    table = plain_table(first, *numbers)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table
