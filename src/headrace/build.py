@@ -51,7 +51,7 @@ class Headrace:
             keep_prompts=config.dead_letters.keep_bodies,
         )
         self.gateway.observe(Metrics(registry, exact_models(self.instances)))
-        registry.register(Gauges(self.gateway.snapshot, self.dead_letters, self.stages))
+        registry.register(Gauges(self.gateway.snapshot, self.dead_letters, self.stages, lambda: self._upstream.replays))
         health = config.health_check
         settings = ProbeSettings(
             interval=health.interval_seconds, timeout=health.timeout_seconds, deep_every=health.deep_check_interval

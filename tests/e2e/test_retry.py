@@ -217,9 +217,11 @@ async def test_a_connection_the_engine_closes_on_being_used_again_is_replaced_on
             second = await gate.client.ask(chat())
             await gate.idle()
             breaker = gate.instance().breaker
+            metrics = (await gate.client.get("/metrics")).body.decode()
 
     assert (first.status, second.status, second.headers["x-headrace-attempts"]) == (200, 200, "1")
     assert (len(engine.requests), breaker) == (3, BreakerState.CLOSED)
+    assert "headrace_stale_connections_total 1.0" in metrics
 
 
 async def test_a_fresh_connection_closed_without_an_answer_is_a_failure() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from headrace.model import (
@@ -164,6 +164,7 @@ class Gauges(Collector):
         snapshot: the gateway's.
         dead_letters: for their number.
         stages: depth and capacity of each stage, by name.
+        replays: calls sent once more because their idle connection had been closed.
     """
 
     def __init__(
@@ -171,10 +172,12 @@ class Gauges(Collector):
         snapshot: Callable[[], Snapshot],
         dead_letters: DeadLetters,
         stages: Callable[[], Iterable[tuple[str, int, int]]],
+        replays: Callable[[], int],
     ) -> None:
         self._snapshot = snapshot
         self._dead_letters = dead_letters
         self._stages = stages
+        self._replays = replays
 
     def describe(self) -> Iterable[Metric]:
         """Nothing beforehand: what is collected depends on the moment."""
@@ -197,6 +200,11 @@ class Gauges(Collector):
             "breaker_state", "0 closed, 1 half-open, 2 open.", "instance", ((v.id, _BREAKER[v.breaker]) for v in views)
         )
         yield from _engine_metrics(views)
+        yield CounterMetricFamily(
+            "headrace_stale_connections",
+            "Calls sent once more because the engine had closed their idle connection.",
+            value=self._replays(),
+        )
         yield GaugeMetricFamily("headrace_dead_letter_depth", "Dead letters kept.", value=self._dead_letters.count)
         yield GaugeMetricFamily(
             "headrace_dead_letters_evicted", "Dead letters that had to go for others.", value=self._dead_letters.evicted
