@@ -2,12 +2,13 @@
 
 Rule: hierarchical start-time fair queueing (Goyal, Vin, Cheng 1996) charged in tokens as VTC does (Sheng et al.,
 OSDI 2024). Every node on the path class -> tenant -> user -> session carries a virtual time `vt`, the service it
-was charged divided by its weight. A parent's floor `V` is the least `vt` among its ready children and never falls.
-Served next, level by level, is the child with the least `vt`. The rate of the engines need not be known, which is
-what makes the rule fit them.
+was charged divided by its weight. Served next, level by level, is the child with the least `vt`. The rate of the
+engines need not be known, which is what makes the rule fit them.
 
-* Lift: a child that becomes ready starts at `max(vt, V)`: absence earns no credit, debts are kept. When the last
-  child leaves, V rises to its `vt`, so that whoever returns first does not profit from an idle moment.
+* Lift: a child that becomes ready starts at `max(vt, V)`: absence earns no credit, debts are kept. V, the parent's
+  floor, is the `vt` of the poorest ready child less what it was charged in advance (an estimate that may come back
+  would put newcomers behind for long), and never falls. When the last child leaves, V rises to the same value of
+  that one, so that whoever returns first does not profit from an idle moment.
 * Charge by estimate at dispatch, reconcile by usage at the end (`amend`, `close`): honest high caps cost nothing.
 * Slack T: where the head of the poorest child fits no open instance, a child may overtake it only while its `vt <=
   V + T`; within one leaf a head is overtaken at most 16 times. So a large prompt cannot be starved by small ones.
@@ -137,7 +138,7 @@ class ShareTree(Generic[Item]):
         while node is not None:
             node.holds += 1
             node = node.parent
-        self._shift(leaf, cost)
+        self._shift(leaf, cost, cost)
         return Charge(leaf, cost)
 
     def amend(self, charge: Charge[Item], cost: float) -> None:
@@ -145,16 +146,20 @@ class ShareTree(Generic[Item]):
 
         Takes back no more than the charge itself, since `cost >= 0`.
         """
+        advance = min(charge.advance, cost)
         if cost != charge.cost:
-            self._shift(charge.leaf, cost - charge.cost)
-            charge.cost = cost
+            self._shift(charge.leaf, cost - charge.cost, advance - charge.advance)
+            charge.cost, charge.advance = cost, advance
 
     def close(self, charge: Charge[Item], cost: float) -> None:
         """Settle a charge at its true cost."""
-        self.amend(charge, cost)
+        self._shift(charge.leaf, cost - charge.cost, -charge.advance)
+        charge.cost, charge.advance = cost, 0.0
         node: Node[Item] | None = charge.leaf
         while node is not None:
             node.holds -= 1
+            if node.holds == 0:
+                node.unsure = 0.0
             node = node.parent
         self._rest(charge.leaf)
 
@@ -229,16 +234,16 @@ class ShareTree(Generic[Item]):
             node.queued += change
             node = node.parent
 
-    def _shift(self, leaf: Node[Item], change: float) -> None:
+    def _shift(self, leaf: Node[Item], change: float, advance: float) -> None:
         """Move the virtual times along a path. A rise is noticed when the node comes to the top of its heap."""
         node = leaf
         while (parent := node.parent) is not None:
             node.vt += change / node.weight
-            if change < 0.0:
-                if node.turn:
-                    self._enter(parent, node)
-            elif parent.ready == 0 and node.vt > parent.floor:
-                parent.floor = node.vt
+            node.unsure += advance / node.weight
+            if change < 0.0 and node.turn:
+                self._enter(parent, node)
+            elif parent.ready == 0:
+                parent.floor = max(parent.floor, node.sure)
             node = parent
 
     def _enlist(self, node: Node[Item]) -> None:
@@ -249,8 +254,8 @@ class ShareTree(Generic[Item]):
             self._turns += 1
             node.turn = self._turns
             poorest = self._poorest(parent)
-            if poorest is not None and poorest.vt > parent.floor:
-                parent.floor = poorest.vt
+            if poorest is not None:
+                parent.floor = max(parent.floor, poorest.sure)
             node.vt = max(node.vt, parent.floor)
             self._enter(parent, node)
             parent.ready += 1
@@ -280,14 +285,14 @@ class ShareTree(Generic[Item]):
 
     @staticmethod
     def _delist(node: Node[Item]) -> None:
-        """Take a node out of its parent's heap; the last one to go leaves its `vt` as the floor."""
+        """Take a node out of its parent's heap; the last one to go leaves its mark on the floor."""
         while (parent := node.parent) is not None and node.turn:
             node.turn = 0
             node.stamp += 1
             parent.ready -= 1
             if parent.ready > 0:
                 return
-            parent.floor = max(parent.floor, node.vt)
+            parent.floor = max(parent.floor, node.sure)
             node = parent
 
     def _empty(self, leaf: Node[Item]) -> None:
@@ -337,7 +342,7 @@ class ShareTree(Generic[Item]):
             if child is None:
                 break
             if limit is None:
-                node.floor = max(node.floor, child.vt)
+                node.floor = max(node.floor, child.sure)
                 limit = child.vt + self._slack
             elif child.vt > limit:
                 break

@@ -41,6 +41,7 @@ class Node(Generic[Item]):
         "stale",
         "stamp",
         "turn",
+        "unsure",
         "vt",
         "weight",
     )
@@ -51,9 +52,11 @@ class Node(Generic[Item]):
         self.weight = weight
         self.cap = cap
         self.floor: float = 0.0
-        """V: the least `vt` among the ready children; never falls."""
+        """V: the sure service of the poorest ready child; never falls."""
         self.vt: float = parent.floor if parent else 0.0
         """Service charged to it, divided by its weight."""
+        self.unsure = 0.0
+        """The part of `vt` that was charged in advance and may still be refunded."""
         self.in_flight = 0
         self.holds = 0
         """Charges still open: the node must outlive them."""
@@ -75,6 +78,11 @@ class Node(Generic[Item]):
         """Listed among the nodes that may be forgotten."""
 
     @property
+    def sure(self) -> float:
+        """Virtual time without what may be refunded; never falls."""
+        return self.vt - self.unsure
+
+    @property
     def idle(self) -> bool:
         """Nothing is queued, running or still to be charged below it."""
         return not (self.queued or self.holds or self.in_flight)
@@ -83,11 +91,13 @@ class Node(Generic[Item]):
 class Charge(Generic[Item]):
     """What one call has been charged, along one path. Closed exactly once."""
 
-    __slots__ = ("cost", "leaf")
+    __slots__ = ("advance", "cost", "leaf")
 
     def __init__(self, leaf: Node[Item], cost: float) -> None:
         self.leaf = leaf
         self.cost = cost
+        self.advance = cost
+        """The part charged before it was used."""
 
 
 class Pick(NamedTuple, Generic[Item, Place]):
