@@ -17,7 +17,7 @@ from headrace.runtime.stores.sql import SqlDeadLetters, sqlite_url
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, steps
 from tests.e2e.client import chat, client
 from tests.e2e.front import Front, front, virtually
-from tests.e2e.process import GUARD, Program, run, serving
+from tests.e2e.process import GUARD, Program, program, run, serving
 
 BROKEN = steps.json(500, {"error": {"message": "boom", "type": "internal_error"}})
 ALONE = {"max_retries": 0}
@@ -243,6 +243,33 @@ async def test_two_replays_of_one_letter_are_one_call(tmp_path: Path) -> None:
     assert [answer["answer"]["choices"][0]["message"]["content"] for answer in answers] == ["at last"]
     assert (calls, listed) == (1, "no dead letters")
     assert json.loads(engine.requests[-1].body)["messages"] == chat("first")["messages"]
+
+
+async def test_a_replay_that_was_killed_is_not_repeated_unless_somebody_says_so(tmp_path: Path) -> None:
+    """A replay dies between its call and the letter's removal: the letter is there, marked, and not sent again
+    until an operator releases it."""
+    async with ScriptedEngine(BROKEN) as engine, serving(_config(engine), tmp_path) as running:
+        await _fail(running, "first")
+        (letter,) = await _stored(tmp_path / "letters.db", 1)
+        asked = len(engine.requests)
+        engine.default = steps.answer("at last")
+        engine.once(steps.hang())
+        replay = ("dlq", "replay", str(letter.id), "--db", "letters.db", "--url", running.url)
+        async with program(*replay, cwd=tmp_path) as killed:
+            await engine.got(asked + 1, within=GUARD)
+            await killed.kill()
+        await engine.until(lambda: engine.closed_by_peer == 1)
+        again, _, trouble = await run(*replay, cwd=tmp_path)
+        calls = len(engine.requests) - asked
+        _, listed, _ = await run("dlq", "list", "--db", "letters.db", cwd=tmp_path)
+        _, released, _ = await run("dlq", "release", str(letter.id), "--db", "letters.db", cwd=tmp_path)
+        code, answer, _ = await run(*replay, cwd=tmp_path)
+
+    assert (again, calls) == (1, 1)
+    assert "another replay has it" in trouble
+    assert "(being replayed)" in " ".join(listed.split())
+    assert (released, code) == ("released 1 letters", 0)
+    assert json.loads(answer)["answer"]["choices"][0]["message"]["content"] == "at last"
 
 
 async def test_drain_gives_all_letters_out_and_leaves_none(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -100,12 +101,15 @@ async def _storm(seconds: float) -> Counter[str]:
         await gate.idle()
         for engine in engines:
             await engine.until(lambda stats: (stats.running, stats.waiting) == (0, 0))
-        totals = gate.totals
+        totals, metrics = gate.totals, (await gate.client.get("/metrics")).body.decode()
 
     assert mistakes == []
     assert [entry for entry in logs if "exc_info" in entry or entry["log_level"] in ("error", "critical")] == []
     assert totals["accepted"] == totals["answered"] + totals["failed"] + totals["cancelled"]
     assert totals["accepted"] + totals["refused"] <= seen.total()
+    counted = re.findall(r"^headrace_requests_total{.*} (\S+)$", metrics, re.MULTILINE)
+    assert sum(map(float, counted)) == totals["accepted"] + totals["refused"]
+    assert set(re.findall(r"^headrace_inflight{.*} (\S+)$", metrics, re.MULTILINE)) == {"0.0"}
     assert totals["answered"] > 0
     assert totals["cancelled"] > 0
     assert totals["failed"] > 0

@@ -33,7 +33,7 @@ Tenant = Annotated[str | None, typer.Option(help="Only this tenant's.")]
 User = Annotated[str | None, typer.Option(help="Only this user's.")]
 Since = Annotated[str | None, typer.Option(help="Only what died since: 15m, 2h, 7d, or a date.")]
 Limit = Annotated[int, typer.Option(min=1, max=MOST_LETTERS, help="At most so many, the youngest first.")]
-Ids = Annotated[list[int] | None, typer.Argument(help="Numbers of letters, as `list` shows them.")]
+Numbers = typer.Argument(metavar="ID...", help="Numbers of letters, as `list` shows them.")
 
 
 @dlq.command("list")
@@ -113,7 +113,7 @@ def drain(*, db: Db = None, config: ConfigOption = None) -> None:
 
 @dlq.command("replay")
 def replay(
-    ids: Ids = None,
+    ids: Annotated[list[int] | None, Numbers] = None,
     *,
     db: Db = None,
     config: ConfigOption = None,
@@ -145,6 +145,23 @@ def replay(
         return
     if not asyncio.run(_replayed(path, letters, Plan(url=url, rate=rate, model=model))):
         raise typer.Exit(1)
+
+
+@dlq.command("release")
+def release(ids: Annotated[list[int], Numbers], *, db: Db = None, config: ConfigOption = None) -> None:
+    """Let letters be sent again whose replay was cut short. Its call may have been made: look before you do."""
+    from headrace.cli.letters import letters_path, opened
+
+    path = letters_path(db, config, os.environ)
+
+    async def work() -> int:
+        held = [letter.id for letter in await _named(path, ids) if letter.claimed]
+        async with opened(path) as store:
+            for letter_id in held:
+                await store.release(letter_id)
+        return len(held)
+
+    print(f"released {asyncio.run(work())} letters")
 
 
 async def _found(path: Path, which: LetterFilter) -> tuple[StoredLetter, ...]:
