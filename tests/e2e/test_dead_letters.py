@@ -215,12 +215,15 @@ async def test_letters_survive_the_death_of_the_process(tmp_path: Path) -> None:
         _, first = await _stored(tmp_path / "letters.db", 2)
         running.signal(signal.SIGKILL)
         died = await running.ended()
+        async with serving(_config(engine), tmp_path) as reborn, client(reborn.url) as caller:
+            metrics = (await caller.get("/metrics")).body.decode()
 
     code, listed, trouble = await run("dlq", "list", "--db", "letters.db", cwd=tmp_path)
     _, shown, _ = await run("dlq", "show", str(first.id), "--db", "letters.db", cwd=tmp_path)
 
     assert (died, code, trouble) == (-signal.SIGKILL, 0, "")
     assert listed.count("inference_failure") == 2
+    assert "headrace_dead_letter_depth 2.0" in metrics
     told = json.loads(shown)
     assert (told["request_id"], told["body"], told["attempts"][0]["instance"]) == ("first", chat("first"), "a")
     assert "sk-caller" not in shown
