@@ -427,3 +427,31 @@ def test_the_commented_instance_loads(written: Written) -> None:
 def test_loopback_is_recognised(host: str, answer: bool) -> None:
     """Only addresses that no other machine reaches count as loopback."""
     assert is_loopback(host) is answer
+
+
+# --------------------------------------------------------------------------------------------------------- metrics
+
+
+def test_metrics_reach_the_instances_and_the_scheduler(written: Written) -> None:
+    """An instance may name the place of its metrics; three polls unanswered make them stale."""
+    path = written(
+        """
+instances:
+  - {address: "http://h:9000", engine: tensorrt, metrics: "http://h:8002/metrics"}
+  - {address: "http://h:30000", engine: sglang, metrics: /own}
+  - {address: "http://h:3000", engine: tgi}
+metrics: {poll_seconds: 1}
+"""
+    )
+    config = load(path, {})
+    triton, sglang, tgi = config.model_instances()
+    assert (triton.engine, triton.metrics) == (Engine.TENSORRT, "http://h:8002/metrics")
+    assert (sglang.engine, sglang.metrics) == (Engine.SGLANG, "/own")
+    assert (tgi.engine, tgi.metrics, tgi.window_tokens) == (Engine.TGI, None, 2048)
+    assert config.scheduler_settings().metrics.stale_after == 3.0
+
+
+@pytest.mark.parametrize("place", ["metrics", "ftp://h/m", "http://user:secret@h/m", "/m m", "/m#x", "http://h", ""])
+def test_a_place_of_metrics_is_a_path_or_a_url(written: Written, place: str) -> None:
+    """Anything else is refused at the start, not at the first poll."""
+    assert refusal(written, f"metrics: {{path: '{place}'}}").startswith("metrics.path: ")

@@ -413,7 +413,7 @@ def test_no_page_does_harm(engine: Engine, pages: list[bytes]) -> None:
             assert (report.running, report.waiting, report.kv) != (None, None, None)
 
 
-@given(st.sampled_from(KINDS), st.text(alphabet=st.characters(exclude_characters="\n\r"), max_size=80))
+@given(st.sampled_from(KINDS), st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=80))
 def test_numbers_are_never_invented(engine: Engine, noise: str) -> None:
     """Lines of other names, comments and text between the wanted ones change nothing."""
     names = VOCABULARIES[engine]
