@@ -16,6 +16,7 @@ COMMANDS = {
     "chat": "headrace.cli.chat:chat",
     "demo": "headrace.cli.demo:demo",
     "check": "headrace.cli.check:check",
+    "bench": "headrace.cli.bench:bench",
     "dlq": "headrace.cli.dlq:dlq",
     "mock-engine": "headrace.cli.mock_engine:mock_engine",
     "version": "headrace.cli.version:version",
