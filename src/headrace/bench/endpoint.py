@@ -95,6 +95,8 @@ class Endpoint:
         try:
             async with self._open.get(f"{self.url}/v1/models", headers=self._headers) as response:
                 status, body = response.status, await _read(response)
+        except aiohttp.ClientConnectorError:
+            raise Unusable(f"nothing answers at {self.url}") from None
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise Unusable(f"{self.url} does not answer ({type(error).__name__})") from None
         data = body.get("data") if isinstance(body, dict) else None

@@ -41,7 +41,7 @@ def draw(report: Report, path: Path) -> None:
 
     figure = Figure(figsize=(13.5, 4.6), layout="constrained", facecolor="white")
     over_time, spread, service = figure.subplots(1, 3)
-    users = _ordered(report.users)
+    users = _coloured(report.users)
     _waits_over_time(over_time, users, report)
     _waits_spread(spread, users, report)
     _service(service, users, report)
@@ -50,8 +50,11 @@ def draw(report: Report, path: Path) -> None:
         axes.tick_params(colors=_INK, labelsize=9)
         axes.grid(visible=True, color="#e6e6e6", linewidth=0.6)
         axes.set_axisbelow(True)
-    handles, labels = service.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 6), frameon=False, fontsize=9)
+    lines, names = service.get_legend_handles_labels()
+    known = dict(zip(names, lines, strict=True))
+    figure.legend(
+        known.values(), known, loc="outside lower center", ncols=min(len(known), 9), frameon=False, fontsize=9
+    )
     figure.suptitle(_title(report), x=0.01, ha="left", fontsize=11, color=_INK)
     figure.savefig(path, dpi=150)
 
@@ -63,10 +66,15 @@ def _title(report: Report) -> str:
     return text
 
 
-def _ordered(users: Sequence[UserReport]) -> list[tuple[UserReport, str]]:
-    """Who got most first, each with a colour; beyond the colours there are, grey."""
-    ranked = sorted(users, key=lambda user: -user.service)
-    return [(user, COLOURS[place] if place < len(COLOURS) else _REST) for place, user in enumerate(ranked)]
+def _coloured(users: Sequence[UserReport]) -> list[tuple[UserReport, str]]:
+    """Each user with a colour, the same in every run; where there are too many, those who got least are grey."""
+    most = sorted(users, key=lambda user: -user.service)[: len(COLOURS)]
+    colours = iter(COLOURS)
+    return [(user, next(colours) if user in most else _REST) for user in users]
+
+
+def _duration(value: float, _: object = None) -> str:
+    return f"{value * 1000:g} ms" if value < 1 else f"{value:g} s"
 
 
 def _waits_over_time(axes: Axes, users: Sequence[tuple[UserReport, str]], report: Report) -> None:
@@ -76,9 +84,10 @@ def _waits_over_time(axes: Axes, users: Sequence[tuple[UserReport, str]], report
             size = 9 if len(when) > 100 else 22
             axes.scatter(when, [max(_FLOOR, wait) for wait in waits], s=size, color=colour, alpha=0.75, linewidths=0)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(_duration)
     axes.set_xlim(0, report.duration)
     _mark_alone(axes, report, horizontal=True)
-    _labels(axes, "Each request's wait for its first token", "asked at, s", "wait, s")
+    _labels(axes, "Each request's wait for its first token", "asked after, s", "wait")
 
 
 def _waits_spread(axes: Axes, users: Sequence[tuple[UserReport, str]], report: Report) -> None:
@@ -90,9 +99,10 @@ def _waits_spread(axes: Axes, users: Sequence[tuple[UserReport, str]], report: R
             heights = [100 * (place + 1) / (len(waits) + lost) for place in range(len(waits))]
             axes.step([waits[0], *waits], [0.0, *heights], where="post", color=colour, linewidth=1.8)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(_duration)
     axes.set_ylim(0, 101)
     _mark_alone(axes, report, horizontal=False)
-    _labels(axes, "Requests that waited at most so long", "wait for the first token, s", "% of the user's requests")
+    _labels(axes, "Requests that waited at most so long", "wait for the first token", "% of the user's requests")
 
 
 def _service(axes: Axes, users: Sequence[tuple[UserReport, str]], report: Report) -> None:
@@ -100,10 +110,12 @@ def _service(axes: Axes, users: Sequence[tuple[UserReport, str]], report: Report
     inside = sum(step <= report.window + report.duration / BINS for step in steps)
     for user, colour in users:
         curve = list(accumulate(user.curve))[:inside]
-        axes.plot([0.0, *steps[:inside]], [0.0, *curve], color=colour, linewidth=1.8, label=user.name)
+        label = "others" if colour == _REST else user.name
+        axes.plot([0.0, *steps[:inside]], [0.0, *curve], color=colour, linewidth=1.8, label=label)
     axes.set_xlim(0, report.duration)
     axes.set_ylim(bottom=0)
-    _labels(axes, "Service received", "s", "tokens (those of answers twice)")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    _labels(axes, "Service received", "after, s", "tokens (those of answers twice)")
 
 
 def _mark_alone(axes: Axes, report: Report, *, horizontal: bool) -> None:

@@ -177,9 +177,9 @@ def _user(user: User, tally: Tally, window: float, total: float) -> UserReport:
         unfinished=tally.results[UNFINISHED],
         held=tally.held,
         errors=errors,
-        ttft=spread(samples.first, samples.censored),
+        ttft=spread(samples.first, [*samples.censored, *_never_sent(user, tally, window)]),
         tpot=spread(samples.token),
-        whole=spread(samples.whole),
+        whole=spread(samples.whole, samples.unended),
         queued=spread(samples.queued),
         requests_per_second=tally.served_inside * per_second,
         output_tokens_per_second=tally.output_tokens * per_second,
@@ -193,6 +193,11 @@ def _user(user: User, tally: Tally, window: float, total: float) -> UserReport:
         waits=_points(samples.due, samples.first),
         curve=tuple(tally.curve),
     )
+
+
+def _never_sent(user: User, tally: Tally, window: float) -> list[float]:
+    """How long those of a burst had waited for their turn that never came."""
+    return [window - user.at] * tally.held if user.burst is not None else []
 
 
 def _points(due: Sequence[float], waits: Sequence[float]) -> tuple[tuple[float, float], ...]:

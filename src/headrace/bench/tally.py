@@ -50,6 +50,8 @@ class Samples:
     """...which were due then."""
     censored: array[float] = field(default_factory=lambda: array("d"))
     """How long those had waited that had seen no content when the run ended."""
+    unended: array[float] = field(default_factory=lambda: array("d"))
+    """How long all those had taken that were under way when the run ended."""
     token: array[float] = field(default_factory=lambda: array("d"))
     """Between two tokens, the mean of one answer."""
     whole: array[float] = field(default_factory=lambda: array("d"))
@@ -130,6 +132,7 @@ class Tally:
         """The run ended before the request did."""
         self._count(UNFINISHED)
         self.running -= 1
+        self.samples.unended.append(now - exchange.due)
         if exchange.first is None:
             self._wait(-1, now)
             self.samples.censored.append(now - exchange.due)

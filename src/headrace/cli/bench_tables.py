@@ -24,6 +24,7 @@ def live_table(run: Run) -> Table:
     state = f"{left:.0f} s to go" if left else "waiting for what is under way"
     table = _table("user", "sent", "served", "running", "first token p50", "p95", "tokens/s", "failed", "share", "")
     table.title = f"{plan.model}: {state}. Ctrl-C ends it."
+    table.columns[-1].justify = "left"
     total = sum(tally.service for tally in run.tallies.values())
     for user in plan.users[:SHOWN_LIVE]:
         tally = run.tallies[user.name]
@@ -107,7 +108,7 @@ def seconds(value: float | None) -> str:
     if value is None:
         return NOTHING
     if value < 0.001:
-        return f"{value * 1e6:.0f} µs"
+        return f"{value * 1e6:.0f} µs" if value else "0 s"
     if value < 1:
         return f"{value * 1000:.3g} ms" if value < 0.1 else f"{value * 1000:.0f} ms"
     return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
@@ -121,11 +122,10 @@ def _comparison(report: Report) -> Iterator[str]:
     if len(waiting) < 2:
         return
     heavy = max(waiting, key=lambda user: user.service)
-    others = [user.ttft for user in waiting if user is not heavy and user.ttft is not None]
-    least, most = min(wait.p50 for wait in others), max(wait.p50 for wait in others)
-    span = seconds(most) if least == most else f"{seconds(least)} to {seconds(most)}"
-    if heavy.ttft is not None:
-        yield f"{heavy.name}, who got most, waited {seconds(heavy.ttft.p50)} (median); the others {span}."
+    others = sorted((user for user in waiting if user is not heavy), key=lambda user: user.ttft.p50 if user.ttft else 0)
+    least, most = _at(others[0].ttft, "p50")[0], _at(others[-1].ttft, "p50")[0]
+    span = least if least == most else f"{least} to {most}"
+    yield f"{heavy.name}, who got most, waited {_at(heavy.ttft, 'p50')[0]} (median); the others {span}."
 
 
 def _fairness(report: Report) -> Iterator[str]:
