@@ -192,12 +192,19 @@ class RawCaller(asyncio.Protocol):
         """Wait for the whole answer, or for the end of the connection."""
 
         def over() -> bool:
-            return self.closed or ((heard := self.heard) is not None and heard.complete)
+            if self.closed or not self.pieces or self._in_mid_chunks:
+                return self.closed
+            return (heard := self.heard) is not None and heard.complete
 
         await self.until(over, "the answer is complete", within)
         heard = self.heard
         assert heard is not None, f"no answer: {self.received[:200]!r}"
         return heard
+
+    @property
+    def _in_mid_chunks(self) -> bool:
+        """Cheaply: a chunked body that cannot have ended yet."""
+        return b"chunked" in self.pieces[0] and not b"".join(self.pieces[-5:]).endswith(b"0\r\n\r\n")
 
     def forget(self) -> None:
         """Forget what came, to use the connection for another request."""

@@ -255,6 +255,7 @@ async def test_what_counts_as_finished(path: str, how: str) -> None:
     assert (answer.done, answer.broken) == (whole, not whole)
 
 
+@virtually
 async def test_a_finished_stream_frees_its_connection() -> None:
     """After `[DONE]` nothing more is waited for; an engine that keeps the body open is closed soon."""
     script = [steps.chunk("x"), steps.finish(), steps.done(), steps.hang()]
