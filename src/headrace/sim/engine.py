@@ -152,13 +152,17 @@ class SimEngine:
         """When something will be seen or decided next; None while idle."""
         return None if self._stretch is None else self._stretch.end
 
+    def fits(self, prompt: int, output: int) -> bool:
+        """A request of that size can be worked on at all."""
+        return prompt + output + BLOCK_TOKENS <= self.profile.kv_tokens
+
     def submit(self, sequence: Sequence, now: float) -> None:
         """Take a request. `advance(now)` was called before.
 
         Raises:
             ValueError: it can never fit, or its key is in use.
         """
-        if sequence.prompt + sequence.output > self.profile.kv_tokens or sequence.key in self._sequences:
+        if not self.fits(sequence.prompt, sequence.output) or sequence.key in self._sequences:
             raise ValueError(f"{sequence.key}: {sequence.prompt} + {sequence.output} tokens cannot be taken")
         self._sequences[sequence.key] = sequence
         self._waiting.push(sequence)

@@ -196,17 +196,19 @@ def service_difference(ledgers: Sequence[UserLedger], start: int) -> float:
 
 
 def _max_min(record: Record) -> float:
-    """The least part of his max-min fair share that any user got."""
-    start = record.scenario.warm_up
-    asked: dict[str, float] = {}
+    """The least part of his max-min fair share that any user got.
+
+    A user asked for what he got and for all of his requests that were not begun: how fast an engine writes what it has
+    begun is no matter of shares.
+    """
+    start = int(record.scenario.warm_up)
+    got = {user: sum(weighted(ledger)[start:]) for user, ledger in record.users.items()}
+    asked = dict(got)
     for visit in record.visits:
-        if visit.arrived >= start:
-            cost = (visit.prompt - visit.cached) * _PRICES.prompt_price + visit.output * _PRICES.output_price
-            asked[visit.flow.user] = asked.get(visit.flow.user, 0.0) + cost
-    users = [user for user, demand in asked.items() if demand > 0]
-    served = [sum(weighted(record.users[user])[int(start) :]) for user in users]
-    fair = water_fill([asked[user] for user in users], sum(served))
-    return min((got / due for got, due in zip(served, fair, strict=True) if due > 0), default=1.0)
+        if visit.first is None and visit.ending not in _FAILED:
+            asked[visit.flow.user] += visit.prompt * _PRICES.prompt_price + visit.output * _PRICES.output_price
+    fair = water_fill(list(asked.values()), sum(got.values()))
+    return min((part / due for part, due in zip(got.values(), fair, strict=True) if due > 0), default=1.0)
 
 
 # --------------------------------------------------------------------------------------------- the machines

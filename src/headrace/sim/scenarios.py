@@ -70,7 +70,7 @@ def _s1() -> Scenario:
     )
 
 
-def _s2(name: str, limit: int | None, longest: float) -> Scenario:
+def _s2(name: str, limit: int | None, longest: float, fifo: str) -> Scenario:
     above = tuple(
         Client(name=f"above-{rate}", group="above", arrivals=Poisson(rate=rate), prompt=_PROMPT, output=_ANSWER)
         for rate in (3, 4, 5, 6)
@@ -90,7 +90,7 @@ def _s2(name: str, limit: int | None, longest: float) -> Scenario:
             Target(name="ttft_p50", metric="ttft_p50[below]", limit=0.35),
             Target(name="ttft_p99", metric="ttft_p99[below]", limit=longest),
             Target(name="max_min", metric="max_min", limit=0.95, sense=Sense.AT_LEAST),
-            replace(_FULL_RATE, limit=0.97),
+            replace(_FULL_RATE, limit=0.97, of=Reference(fifo)),
         ),
     )
 
@@ -148,8 +148,8 @@ def _s5(name: str, hot: Client, machines: tuple[Machine, ...], duration: float, 
         name="others",
         users=20,
         arrivals=ClosedLoop(sessions=3, think=3, ramp=3),
-        prompt=Uniform(low=200, high=800),
-        output=Uniform(low=100, high=300),
+        prompt=Uniform(low=100, high=300),
+        output=Uniform(low=150, high=350),
         session=Session(shared=512),
     )
     return Scenario(
@@ -158,7 +158,6 @@ def _s5(name: str, hot: Client, machines: tuple[Machine, ...], duration: float, 
         machines=machines,
         clients=(hot, others),
         duration=duration,
-        warm_up=20,
         targets=(
             Target(name="hit_rate", metric="hit_rate", limit=least, sense=Sense.AT_LEAST, of=affinity),
             Target(name="turns", metric="answered", limit=0.97, sense=Sense.AT_LEAST, of=affinity),
@@ -171,15 +170,15 @@ def _s5_parts() -> tuple[Scenario, ...]:
     hot = Client(
         name="hot",
         arrivals=ClosedLoop(sessions=100, think=3, ramp=3),
-        prompt=Uniform(low=200, high=800),
-        output=Uniform(low=100, high=300),
+        prompt=Uniform(low=100, high=300),
+        output=Uniform(low=150, high=350),
         session=Session(shared=512),
     )
     rush = msgspec.structs.replace(hot, arrivals=ClosedLoop(sessions=400, ramp=3))
     narrow = msgspec.structs.replace(A100, max_seqs=64)
     calm = tuple(Machine(name=f"a100-{n}", prefix_tokens=120_000) for n in range(1, 5))
     full = tuple(Machine(name=f"a100-{n}", profile=narrow, prefix_tokens=120_000) for n in range(1, 5))
-    return _s5("S5", hot, calm, 170, 0.95), _s5("S5-overload", rush, full, 140, 0.9)
+    return _s5("S5", hot, calm, 150, 0.95), _s5("S5-overload", rush, full, 120, 0.9)
 
 
 def _s6() -> Scenario:
@@ -262,7 +261,7 @@ def _s9() -> Scenario:
 def _built() -> dict[str, tuple[Scenario, ...]]:
     return {
         "S1": (_s1(),),
-        "S2": (_s2("S2", None, 2.0), _s2("S2-96", KNEE, 3.0)),
+        "S2": (_s2("S2", None, 2.0, "pass_through"), _s2("S2-96", KNEE, 3.0, "fifo")),
         "S3": (_s3(),),
         "S4": (_s4(),),
         "S5": _s5_parts(),

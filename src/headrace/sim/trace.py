@@ -3,7 +3,8 @@
 * azure: CSV with TIMESTAMP (wall clock, 100 ns digits), ContextTokens, GeneratedTokens. Nobody's name is in it.
 * mooncake: JSON Lines with timestamp (ms), input_length, output_length, hash_ids (ids of 512-token prefix blocks).
 * headrace: JSON Lines written by `headrace serve --journal`, one object per request: at (s), tenant, user, class,
-  session, prompt_tokens, output_tokens; the last two are required.
+  session, prompt_tokens, output_tokens; the last two are required. Lines with `headrace_journal` begin a start of the
+  gateway, at the wall time `started`.
 
 A name that ends in `.gz` is unpacked. `shipped:NAME` means a file that comes with headrace.
 """
@@ -131,14 +132,63 @@ class _JournalLine(msgspec.Struct, rename={"service_class": "class"}):
     user: str = "anonymous"
     service_class: str = "normal"
     session: str = ""
+    output_cap: int | None = None
+    cache: str = "miss"
+    ending: str = "answered"
+
+
+class _JournalHeader(msgspec.Struct):
+    headrace_journal: int
+    started: float
+
+
+_NO_DEMAND = frozenset({"rejected", "model_not_found"})
+"""Endings of requests that no gateway would have sent to an engine, or no engine would have answered."""
 
 
 def _journal(file: TextIO) -> Iterator[Row]:
-    decode = msgspec.json.Decoder(_JournalLine).decode
-    for text in filter(str.strip, file):
-        line = decode(text)
+    """In order of arrival (a line is written when its request ends), over all starts of the gateway.
+
+    Left out is what cost no engine anything. Where a request was not answered, its output is what the user's answers had
+    on average, else its cap, else the average of all.
+    """
+    lines = sorted(_journal_lines(file), key=lambda line: line.at)
+    lengths: dict[str, list[int]] = {}
+    for line in lines:
+        if line.ending == "answered":
+            for whose in ("", f"{line.tenant}/{line.user}"):
+                total = lengths.setdefault(whose, [0, 0])
+                total[0] += line.output_tokens
+                total[1] += 1
+    for line in lines:
+        if line.ending == "answered":
+            output = line.output_tokens
+        else:
+            own, everybody = lengths.get(f"{line.tenant}/{line.user}"), lengths.get("")
+            average = own if own is not None or line.output_cap else everybody
+            output = average[0] // average[1] if average is not None else line.output_cap or 1
         who = (line.user, line.tenant, line.service_class, line.session)
-        yield Row(line.at, max(1, line.prompt_tokens), line.output_tokens, (), *who)
+        yield Row(line.at, max(1, line.prompt_tokens), output, (), *who)
+
+
+def _journal_lines(file: TextIO) -> Iterator[_JournalLine]:
+    """The requests that cost an engine something, `at` counted from the first start."""
+    decode, header = msgspec.json.Decoder(_JournalLine).decode, msgspec.json.Decoder(_JournalHeader).decode
+    first: float | None = None
+    shift = 0.0
+    for number, text in enumerate(file, start=1):
+        try:
+            if '"headrace_journal"' in text:
+                started = header(text).started
+                first = started if first is None else first
+                shift = started - first
+            elif text.strip():
+                line = decode(text)
+                if line.cache == "miss" and line.ending not in _NO_DEMAND:
+                    line.at += shift
+                    yield line
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"line {number}: {error}") from None
 
 
 READERS: Mapping[str, Callable[[TextIO], Iterator[Row]]] = {

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from math import exp, log
 from random import Random
+from typing import Annotated
 
 import msgspec
 
 from headrace.model import ServiceClass
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Natural = Annotated[float, msgspec.Meta(ge=0)]
 
 # --------------------------------------------------------------------------------------------- lengths in tokens
 
@@ -15,7 +20,7 @@ from headrace.model import ServiceClass
 class Fixed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fixed"):
     """Always the same."""
 
-    tokens: int
+    tokens: Count
 
     def draw(self, random: Random) -> int:
         """One length; draws nothing."""
@@ -26,8 +31,12 @@ class Fixed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Uniform(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="uniform"):
     """Any length from `low` to `high`."""
 
-    low: int
-    high: int
+    low: Count
+    high: Count
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError(f"low ({self.low}) is above high ({self.high})")
 
     def draw(self, random: Random) -> int:
         """One length."""
@@ -39,9 +48,9 @@ class LogNormal(
 ):
     """Many short ones and a long tail: the logarithm is normal with deviation `sigma`; `most` cuts the tail."""
 
-    mean: float
-    sigma: float = 1.0
-    most: int = 32_768
+    mean: Positive
+    sigma: Natural = 1.0
+    most: Count = 32_768
 
     def draw(self, random: Random) -> int:
         """One length, at least 1."""
@@ -54,8 +63,8 @@ class Exponential(
 ):
     """An answer that may end at any token."""
 
-    mean: float
-    most: int = 32_768
+    mean: Positive
+    most: Count = 32_768
 
     def draw(self, random: Random) -> int:
         """One length, at least 1."""
@@ -70,24 +79,24 @@ Lengths = Fixed | Uniform | LogNormal | Exponential
 class Poisson(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="poisson"):
     """Independent arrivals, `rate` a second on average, from `start` to `stop`."""
 
-    rate: float
-    start: float = 0.0
+    rate: Positive
+    start: Natural = 0.0
     stop: float | None = None
 
 
 class Every(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="every"):
     """One each `seconds`, the first at `start`."""
 
-    seconds: float
-    start: float = 0.0
+    seconds: Positive
+    start: Natural = 0.0
     stop: float | None = None
 
 
 class Burst(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="burst"):
     """`count` requests at once."""
 
-    count: int
-    at: float = 0.0
+    count: Count
+    at: Natural = 0.0
 
 
 class ClosedLoop(
@@ -95,9 +104,9 @@ class ClosedLoop(
 ):
     """`sessions` callers who each wait for an answer, think (`think` seconds on average), and ask again."""
 
-    sessions: int
-    think: float = 0.0
-    ramp: float = 0.0
+    sessions: Count
+    think: Natural = 0.0
+    ramp: Natural = 0.0
     """The sessions begin spread over this time."""
 
 
@@ -109,11 +118,11 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """azure (CSV), mooncake (JSON Lines with hashed blocks) or headrace (journal)."""
     seconds: float | None = None
     """Only so much of it from its beginning."""
-    speed: float = 1.0
+    speed: Positive = 1.0
     """2: twice as fast."""
-    users: int = 1
+    users: Count = 1
     """Requests without a user are dealt to so many users..."""
-    zipf: float = 0.0
+    zipf: Natural = 0.0
     """...the k-th of which gets a part proportional to 1 / k ** zipf; 0: equal parts."""
     light: int = 0
     """Users with at most so many requests are measured as the group `light`, the one with most as `heaviest`."""
@@ -138,7 +147,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     name: str
     group: str = ""
     """Under what name it is measured; else its own."""
-    users: int = 1
+    users: Count = 1
     """So many users like this, named `name-1`, `name-2`, ...; each with arrivals of its own."""
     tenant: str = "default"
     service_class: ServiceClass = ServiceClass.NORMAL
@@ -149,9 +158,9 @@ class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Only with a closed loop."""
     hint: bool = False
     """Says how long the answer will be (`max_tokens` is what it needs)."""
-    cap: int | None = None
+    cap: Count | None = None
     """`max_tokens`, where there is no hint."""
-    deadline: float | None = None
+    deadline: Positive | None = None
     """Seconds after which the answer is worthless."""
     retries: int = 0
     """How often the client itself tries again after 429 and 5xx, as the official clients do."""

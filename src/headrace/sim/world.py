@@ -14,7 +14,7 @@ from math import ceil
 from random import Random
 from typing import assert_never
 
-from headrace.errors import Fault, engines_limited
+from headrace.errors import Fault, engines_limited, invalid_request
 from headrace.model import (
     Abort,
     AnswerForm,
@@ -226,6 +226,7 @@ class World:
         outage = plant.outage(self._now)
         if outage is not None:
             self.record.instances[plant.machine.name].refusals += 1
+        if outage is not None or not plant.engine.fits(ask.prompt, ask.output):
             self._at(self._now + REFUSAL_SECONDS, partial(self._end, flight, _refusal(outage)))
             return
         rank = order.request.flow.service_class.rank
@@ -346,8 +347,10 @@ def _worth_it(fault: Fault) -> bool:
     return fault.retryable is not False and (fault.status == 429 or fault.status >= 500)
 
 
-def _refusal(outage: Outage) -> Outcome:
-    """What an engine answers while it is unwell."""
+def _refusal(outage: Outage | None) -> Outcome:
+    """What an engine answers while it is unwell, or to a request that is too long for it."""
+    if outage is None:
+        return Outcome(Cause.REJECTED, status=400, fault=invalid_request("The prompt is too long."))
     if outage.trouble is Trouble.CRASHED:
         return Outcome(Cause.CONNECT, detail="connection refused")
     status = int(outage.trouble.value)
