@@ -14,6 +14,7 @@ from headrace.model import Engine, Flow, Instance, Request, Snapshot
 from headrace.runtime.attempts import HttpBackend
 from headrace.runtime.backend import Backend, Timeouts
 from headrace.runtime.gateway import Gateway, Reply
+from headrace.runtime.journal import Journal
 from headrace.runtime.observe import Gauges, Metrics
 from headrace.runtime.probes import Prober, ProbeSettings
 from headrace.runtime.relay import Reader
@@ -31,7 +32,9 @@ class Headrace:
     `start` opens the stores and begins the health checks, `close` ends what is left; as a context manager it does both.
     """
 
-    def __init__(self, config: Config, registry: CollectorRegistry, random: Random) -> None:
+    def __init__(
+        self, config: Config, registry: CollectorRegistry, random: Random, journal: Journal | None = None
+    ) -> None:
         self.instances: tuple[Instance, ...] = config.model_instances()
         self._upstream = Upstream()
         timeouts = Timeouts(
@@ -51,6 +54,9 @@ class Headrace:
             keep_prompts=config.dead_letters.keep_bodies,
         )
         self.gateway.observe(Metrics(registry, exact_models(self.instances)))
+        self._journal = journal
+        if journal is not None:
+            self.gateway.observe(journal)
         registry.register(Gauges(self.gateway.snapshot, self.dead_letters, self.stages, lambda: self._upstream.replays))
         health = config.health_check
         settings = ProbeSettings(
@@ -67,6 +73,8 @@ class Headrace:
         """Open the stores and begin the health checks; inside the event loop that it is to live in."""
         if self._disk is not None:
             await self._disk.open()
+        if self._journal is not None:
+            self._journal.start()
         self._prober.watch(self.instances)
         self._scraper.watch(self._polled)
         return self
@@ -110,21 +118,30 @@ class Headrace:
         await self._prober.close()
         await self._scraper.close()
         await self.gateway.close()
+        if self._journal is not None:
+            await self._journal.close()
         await self._upstream.close()
 
     def _backend(self, instance: Instance) -> Backend:
         return self._echo if instance.engine is Engine.ECHO else self._http
 
 
-def build(config: Config, *, registry: CollectorRegistry | None = None, random: Random | None = None) -> Headrace:
+def build(
+    config: Config,
+    *,
+    registry: CollectorRegistry | None = None,
+    random: Random | None = None,
+    journal: Journal | None = None,
+) -> Headrace:
     """Put a gateway together. Nothing runs before `start`.
 
     Args:
         config: what it is to be.
         registry: where its metrics go; a new one if None.
         random: its only source of chance; seeded by the system if None.
+        journal: writes down each request that ends; started and closed with the gateway.
     """
-    return Headrace(config, registry or CollectorRegistry(), random or Random())
+    return Headrace(config, registry or CollectorRegistry(), random or Random(), journal)
 
 
 def exact_models(instances: Iterable[Instance]) -> tuple[str, ...]:

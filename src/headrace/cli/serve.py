@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +15,7 @@ from headrace.cli.options import ConfigFile, choose
 from headrace.config import Config
 
 if TYPE_CHECKING:
+    from headrace.runtime.journal import Journal
     from headrace.server.settings import ServerSettings
 
 
@@ -32,6 +34,10 @@ def serve(
         bool, typer.Option("--insecure", help="Listen on other than loopback, although there are no keys yet.")
     ] = False,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    journal: Annotated[Path | None, typer.Option(help="Write a line there for each request, without its text.")] = None,
+    journal_names: Annotated[
+        bool, typer.Option("--journal-names", help="With users, tenants and sessions as they are, not hashed.")
+    ] = False,
 ) -> None:
     """Start the gateway. Without a file it uses the engines that the environment names, else the built-in echo."""
     from headrace.cli.greeting import greeting, listed_models, sample_model, with_listed
@@ -52,10 +58,24 @@ def serve(
     sample = sample_model(chosen.config, listed)
     print("\n".join(greeting(chosen, number())), flush=True)
 
-    _run(chosen.config, sample, talk=talk)
+    _run(chosen.config, sample, _journal(journal, plain=journal_names), talk=talk)
 
 
-def _run(config: Config, sample: str, *, talk: bool) -> None:
+def _journal(path: Path | None, *, plain: bool) -> Journal | None:
+    """The journal that is asked for. Raises Refused when it cannot be written."""
+    from headrace.runtime.journal import Journal
+
+    if path is None:
+        return None
+    journal = Journal(path, plain=plain)
+    try:
+        journal.check()
+    except OSError as error:
+        raise Refused(f"cannot write the journal {error.filename or path}: {error.strerror}") from None
+    return journal
+
+
+def _run(config: Config, sample: str, journal: Journal | None, *, talk: bool) -> None:
     """Listen, say so, and serve until told to stop."""
     from prometheus_client import CollectorRegistry
 
@@ -76,7 +96,7 @@ def _run(config: Config, sample: str, *, talk: bool) -> None:
         threading.Thread(target=_converse, args=(url,), name="chat", daemon=True).start()
 
     async def open_gateway() -> GatewayPort:
-        return await build(config, registry=registry).start()
+        return await build(config, registry=registry, journal=journal).start()
 
     raise typer.Exit(run(open_gateway, server_settings(config), registry, listener))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from importlib import resources
@@ -149,26 +149,27 @@ _NO_DEMAND = frozenset({"rejected", "model_not_found"})
 def _journal(file: TextIO) -> Iterator[Row]:
     """In order of arrival (a line is written when its request ends), over all starts of the gateway.
 
-    Left out is what cost no engine anything. Where a request was not answered, its output is what the user's answers had
-    on average, else its cap, else the average of all.
+    Left out is what cost no engine anything. Where a request was not answered, its output is what the user's answers
+    had on average, else its cap, else the average of all.
     """
     lines = sorted(_journal_lines(file), key=lambda line: line.at)
-    lengths: dict[str, list[int]] = {}
+    averages = _average_outputs(lines)
     for line in lines:
-        if line.ending == "answered":
-            for whose in ("", f"{line.tenant}/{line.user}"):
-                total = lengths.setdefault(whose, [0, 0])
-                total[0] += line.output_tokens
-                total[1] += 1
-    for line in lines:
-        if line.ending == "answered":
-            output = line.output_tokens
-        else:
-            own, everybody = lengths.get(f"{line.tenant}/{line.user}"), lengths.get("")
-            average = own if own is not None or line.output_cap else everybody
-            output = average[0] // average[1] if average is not None else line.output_cap or 1
+        output = line.output_tokens
+        if line.ending != "answered":
+            output = averages.get((line.tenant, line.user)) or line.output_cap or averages.get(None) or 1
         who = (line.user, line.tenant, line.service_class, line.session)
         yield Row(line.at, max(1, line.prompt_tokens), output, (), *who)
+
+
+def _average_outputs(lines: Iterable[_JournalLine]) -> dict[tuple[str, str] | None, int]:
+    """Of answered requests, by tenant and user; None: of all."""
+    lengths: dict[tuple[str, str] | None, list[int]] = {}
+    for line in lines:
+        if line.ending == "answered":
+            for whose in (None, (line.tenant, line.user)):
+                lengths.setdefault(whose, []).append(line.output_tokens)
+    return {whose: sum(found) // len(found) for whose, found in lengths.items()}
 
 
 def _journal_lines(file: TextIO) -> Iterator[_JournalLine]:
