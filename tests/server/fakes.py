@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import uvicorn
 from prometheus_client import CollectorRegistry
+from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from headrace import errors
@@ -36,6 +37,11 @@ from headrace.testing import Changes, guarded
 
 GUARD = 10.0
 """Longest real wait in seconds for something a test is sure of."""
+
+DOORS = ("direct", "asgi")
+"""How the most used routes are served: on the connection, or as by any ASGI server."""
+door = "direct"
+"""The one that `front_door` opens; `conftest` lets tests run on both."""
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
@@ -190,6 +196,7 @@ class Front:
     health: Health
     registry: CollectorRegistry
     port: int
+    state: ServerState
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[RawClient]:
@@ -206,13 +213,18 @@ async def front_door(gateway: FakeGateway, settings: ServerSettings | None = Non
     registry = CollectorRegistry()
     health = Health(gateway, registry)
     app = build_app(gateway, settings or ServerSettings(), registry, health)
-    config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None, access_log=False)
+
+    async def plain(scope: Scope, receive: Receive, send: Send) -> None:
+        await app(scope, receive, send)
+
+    served = app if door == "direct" else plain
+    config = uvicorn.Config(served, ws="none", lifespan="off", log_config=None, access_log=False)
     state, loop = ServerState(), asyncio.get_running_loop()
     server = await loop.create_server(
         lambda: BoundedHttp(config=config, server_state=state, app_state={}, _loop=loop), "127.0.0.1", 0
     )
     try:
-        yield Front(gateway, health, registry, server.sockets[0].getsockname()[1])
+        yield Front(gateway, health, registry, server.sockets[0].getsockname()[1], state)
     finally:
         server.close()
         for task in list(state.tasks):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.server.asgi import CUT_EXTENSION, HIGH_WATER, AsgiExchange, Endpoint
-from headrace.server.exchange import Exchange, Handler
+from headrace.server.asgi import CUT_EXTENSION, AsgiExchange, Endpoint
+from headrace.server.exchange import HIGH_WATER, Exchange, Handler
 from headrace.server.intake import Intake
 from headrace.server.settings import ServerSettings
 from headrace.testing import on_virtual_time

@@ -8,7 +8,7 @@ import pytest
 
 from headrace import errors
 from headrace.model import AnswerForm, CacheResult, Ending
-from headrace.server.asgi import HIGH_WATER
+from headrace.server.exchange import HIGH_WATER
 from headrace.server.settings import ServerSettings
 from tests.server.fakes import CHAT, DONE, FINISH, WHOLE, FakeGateway, chunk, front_door
 

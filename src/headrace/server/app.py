@@ -6,11 +6,11 @@ normalised, slashes are not added, so a path that looks like another is another,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.server.asgi import Endpoint
 from headrace.server.exchange import Handler
@@ -25,30 +25,47 @@ _READ = ("GET", "HEAD")
 _ANY = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
+class Application:
+    """The ASGI application; and beside it what a connection needs to serve the most used routes without ASGI.
+
+    `direct` maps the paths of those routes to their handlers. All of them take POST with a JSON body only.
+    """
+
+    def __init__(self, router: ASGIApp, direct: Mapping[str, Handler], intake: Intake) -> None:
+        self._router = router
+        self.direct = direct
+        self.intake = intake
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request over ASGI."""
+        await self._router(scope, receive, send)
+
+
 def build_app(
     gateway: GatewayPort,
     settings: ServerSettings,
     registry: CollectorRegistry,
     health: Health | None = None,
     data_path: DataPath | None = None,
-) -> ASGIApp:
+) -> Application:
     """The application in front of `gateway`. `health` is handed in by whoever tells it that the process stops."""
     intake = Intake(settings)
     data_path = data_path or DataPath(gateway, settings)
     health = health or Health(gateway, registry)
 
-    def post(path: str, handler: Handler) -> list[Route]:
-        endpoint = Endpoint(handler, ("POST",), intake, reads_body=True)
-        return [Route(f"/v1{path}", endpoint), Route(path, endpoint)]
+    answering = {
+        "/chat/completions": data_path.answering("chat"),
+        "/completions": data_path.answering("completions"),
+        "/embeddings": data_path.answering("embeddings"),
+    }
+    direct = {f"{version}{path}": handler for path, handler in answering.items() for version in ("/v1", "")}
 
     def get(handler: Handler, *paths: str) -> list[Route]:
         endpoint = Endpoint(handler, _READ, intake)
         return [Route(path, endpoint) for path in paths]
 
     routes: Sequence[Route] = [
-        *post("/chat/completions", data_path.answering("chat")),
-        *post("/completions", data_path.answering("completions")),
-        *post("/embeddings", data_path.answering("embeddings")),
+        *(Route(path, Endpoint(handler, ("POST",), intake, reads_body=True)) for path, handler in direct.items()),
         *get(data_path.models, "/v1/models", "/models"),
         *get(data_path.model, "/v1/models/{id:path}", "/models/{id:path}"),
         *get(data_path.queue, "/v1/queue/me", "/queue/me"),
@@ -58,4 +75,5 @@ def build_app(
         *get(health.health, "/health", "/healthz"),
         *get(health.version, "/version"),
     ]
-    return Router(routes, redirect_slashes=False, default=Endpoint(unknown_route, _ANY, intake))
+    router = Router(routes, redirect_slashes=False, default=Endpoint(unknown_route, _ANY, intake))
+    return Application(router, direct, intake)

@@ -12,26 +12,21 @@ the answer is not there at once, waits for the caller to leave.
 from __future__ import annotations
 
 import asyncio
-import string
 from collections.abc import Callable, Mapping, Sequence
-from urllib.parse import quote
 
 import structlog
 from starlette.types import Receive, Scope, Send
 
-from headrace.errors import Fault, HeadraceError, internal_error, invalid_request
-from headrace.server.exchange import Handler
+from headrace.errors import HeadraceError, internal_error
+from headrace.server.exchange import HIGH_WATER, Handler, header_value
 from headrace.server.identity import request_id_of
-from headrace.server.intake import CallerGone, Hold, Intake, discard
-from headrace.server.refusals import refuse, wrong_method
+from headrace.server.intake import CallerGone, Hold, Intake, announced, discard, unreadable
+from headrace.server.refusals import refuse, refuse_early, wrong_method
 
-HIGH_WATER = 64 * 1024
-"""Bytes waiting for one caller at which `write` returns False."""
 CUT_EXTENSION = "headrace.cut"
 """An extension in the scope, where the server provides it: its value under "cut" resets the connection."""
 
 _log = structlog.get_logger("headrace.server")
-_HEADER_SAFE = string.printable[:95]
 
 
 class AsgiExchange:
@@ -82,7 +77,10 @@ class AsgiExchange:
         if self._started:
             raise RuntimeError("an answer is started once")
         self._started = True
-        self._head = (status, [(name.encode("latin-1"), _header_value(value)) for name, value in headers])
+        self._head = (
+            status,
+            [(name.encode("latin-1"), header_value(value).encode("ascii")) for name, value in headers],
+        )
         self._wake()
 
     def write(self, data: bytes) -> bool:
@@ -232,14 +230,14 @@ class Endpoint:
             wrong_method(exchange, self._methods)
         elif not self._reads_body:
             self._handler(exchange)
-        elif (fault := _unreadable(exchange)) is not None:
-            _refuse_early(exchange, fault)
+        elif (fault := unreadable(exchange)) is not None:
+            refuse_early(exchange, fault)
         else:
             try:
-                exchange.body = await self._intake.read(hold, _announced(exchange), receive)
+                exchange.body = await self._intake.read(hold, announced(exchange), receive)
             except HeadraceError as error:
                 unread = True
-                _refuse_early(exchange, error.fault, ("connection", "close"))
+                refuse_early(exchange, error.fault, ("connection", "close"))
             else:
                 self._handler(exchange)
         await exchange.run(receive, self._intake.settings.stall_timeout, linger=unread)
@@ -253,32 +251,3 @@ class Endpoint:
         else:
             refuse(exchange, internal_error(), [("x-request-id", request_id_of(exchange))])
         await exchange.run(receive, self._intake.settings.stall_timeout)
-
-
-def _refuse_early(exchange: AsgiExchange, fault: Fault, *headers: tuple[str, str]) -> None:
-    """Refuse what no handler has seen."""
-    request_id = request_id_of(exchange)
-    refuse(exchange, fault, [("x-request-id", request_id), *headers])
-    _log.info("request", id=request_id, path=exchange.path, status=fault.status, code=fault.code)
-
-
-def _unreadable(exchange: AsgiExchange) -> Fault | None:
-    """Why the body will not be read."""
-    media = (exchange.header("content-type") or "").partition(";")[0].strip().lower()
-    if media and media != "application/json" and not (media.startswith("application/") and media.endswith("+json")):
-        return invalid_request("The body must be JSON. Send it with content-type: application/json.", status=415)
-    if (exchange.header("content-encoding") or "identity").strip().lower() != "identity":
-        return invalid_request("Compressed bodies are not accepted. Send it without content-encoding.", status=415)
-    return None
-
-
-def _announced(exchange: AsgiExchange) -> int | None:
-    length = exchange.header("content-length")
-    return int(length) if length is not None and length.isdecimal() else None
-
-
-def _header_value(value: str) -> bytes:
-    """A header's value; what it cannot carry is percent-encoded."""
-    if value.isascii() and value.isprintable():
-        return value.encode("ascii")
-    return quote(value, safe=_HEADER_SAFE).encode("ascii")

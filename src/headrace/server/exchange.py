@@ -1,13 +1,21 @@
 """One HTTP request and its answer, as the handlers see it: no framework, no coroutine, no socket.
 
 Handlers are plain functions from an exchange to None. They may answer at once or keep the exchange and answer from
-callbacks. Whatever carries the bytes (today an ASGI adapter) implements this Protocol.
+callbacks. What carries the bytes implements this Protocol: `asgi.AsgiExchange` for any ASGI server,
+`direct.DirectExchange` on the connection itself.
 """
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
+from urllib.parse import quote
+
+HIGH_WATER = 64 * 1024
+"""Bytes waiting for one caller at which `Exchange.write` returns False."""
+
+_HEADER_SAFE = string.printable[:95]
 
 
 class Exchange(Protocol):
@@ -53,3 +61,8 @@ class Exchange(Protocol):
 
 Handler = Callable[[Exchange], None]
 """Answers an exchange, now or from callbacks. Must not wait."""
+
+
+def header_value(value: str) -> str:
+    """A header's value; what it cannot carry is percent-encoded, so that nothing can be smuggled into an answer."""
+    return value if value.isascii() and value.isprintable() else quote(value, safe=_HEADER_SAFE)

@@ -13,9 +13,11 @@ from contextlib import contextmanager, suppress
 from starlette.types import Receive
 
 from headrace.errors import CapacityError, Fault, InvalidRequest, invalid_request
+from headrace.server.exchange import Exchange
 from headrace.server.settings import ServerSettings
 
-_LINGER = 2.0
+LINGER = 2.0
+"""Seconds that are read on, and nothing kept, after a request was refused before its body was complete."""
 _SUM_RETRY = 1.0
 
 
@@ -38,7 +40,7 @@ class Intake:
         try:
             yield hold
         finally:
-            self.held -= hold.size
+            hold.release()
 
     async def read(self, hold: Hold, announced: int | None, receive: Receive) -> bytes:
         """The whole body. `announced` is the Content-Length, None without one.
@@ -51,9 +53,7 @@ class Intake:
             async with asyncio.timeout(self._settings.body_timeout):
                 return await _collect(hold, receive)
         except TimeoutError:
-            seconds = self._settings.body_timeout
-            message = f"The body did not arrive within {seconds:g} s. Send it faster, or send less."
-            raise InvalidRequest(Fault(408, "invalid_request_error", "request_timeout", message)) from None
+            raise InvalidRequest(too_slow(self._settings.body_timeout)) from None
 
     @property
     def settings(self) -> ServerSettings:
@@ -84,6 +84,33 @@ class Hold:
         self._intake.held += total - self.size
         self.size = total
 
+    def release(self) -> None:
+        """The request is answered, or its caller has gone. Harmless when repeated."""
+        self._intake.held -= self.size
+        self.size = 0
+
+
+def unreadable(exchange: Exchange) -> Fault | None:
+    """Why a body that is announced like this will not be read; None: it will."""
+    media = (exchange.header("content-type") or "").partition(";")[0].strip().lower()
+    if media and media != "application/json" and not (media.startswith("application/") and media.endswith("+json")):
+        return invalid_request("The body must be JSON. Send it with content-type: application/json.", status=415)
+    if (exchange.header("content-encoding") or "identity").strip().lower() != "identity":
+        return invalid_request("Compressed bodies are not accepted. Send it without content-encoding.", status=415)
+    return None
+
+
+def announced(exchange: Exchange) -> int | None:
+    """The Content-Length; None without one."""
+    length = exchange.header("content-length")
+    return int(length) if length is not None and length.isdecimal() else None
+
+
+def too_slow(seconds: float) -> Fault:
+    """A body took longer than it may."""
+    message = f"The body did not arrive within {seconds:g} s. Send it faster, or send less."
+    return Fault(408, "invalid_request_error", "request_timeout", message)
+
 
 async def _collect(hold: Hold, receive: Receive) -> bytes:
     parts: list[bytes] = []
@@ -108,7 +135,7 @@ async def discard(receive: Receive) -> None:
     way to the peer. So a refusal is followed by this before the connection is closed.
     """
     with suppress(TimeoutError):
-        async with asyncio.timeout(_LINGER):
+        async with asyncio.timeout(LINGER):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect" or not message.get("more_body", False):

@@ -8,9 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import structlog
+
 from headrace.errors import Fault, invalid_request
 from headrace.server.exchange import Exchange
+from headrace.server.identity import request_id_of
 from headrace.wire.openai import error_body
+
+_log = structlog.get_logger("headrace.server")
 
 JSON = ("content-type", "application/json")
 
@@ -25,6 +30,13 @@ def refuse(exchange: Exchange, fault: Fault, headers: Sequence[tuple[str, str]] 
     """Tell a caller what went wrong; the exchange must not have been started."""
     body = error_body(fault)
     answer_json(exchange, fault.status, body, [*headers, *_advice(fault)])
+
+
+def refuse_early(exchange: Exchange, fault: Fault, *headers: tuple[str, str]) -> None:
+    """Refuse what no handler has seen."""
+    request_id = request_id_of(exchange)
+    refuse(exchange, fault, [("x-request-id", request_id), *headers])
+    _log.info("request", id=request_id, path=exchange.path, status=fault.status, code=fault.code)
 
 
 def unknown_route(exchange: Exchange) -> None:

@@ -1,0 +1,221 @@
+"""The direct lane, driven by hand on virtual time: how often it writes, and what it does when nobody moves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import uvicorn
+from prometheus_client import CollectorRegistry
+from uvicorn.server import ServerState
+
+from headrace.model import AnswerForm
+from headrace.server.app import build_app
+from headrace.server.connection import HEAD_TIMEOUT, BoundedHttp
+from headrace.server.intake import LINGER
+from headrace.server.settings import ServerSettings
+from headrace.testing import on_virtual_time
+from tests.server.fakes import CHAT, DONE, WHOLE, FakeGateway, chunk
+
+KEEP_ALIVE = 75
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps what is written; the test says when the peer takes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.held = 0
+        self.ended = ""
+
+    def write(self, data: bytes | bytearray | memoryview[int]) -> None:
+        self.written.append(bytes(data))
+
+    def get_write_buffer_size(self) -> int:
+        return self.held
+
+    def is_closing(self) -> bool:
+        return bool(self.ended)
+
+    def close(self) -> None:
+        self.ended = self.ended or "closed"
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+class Caller:
+    """One connection to a gateway that does what the test says."""
+
+    def __init__(self, **settings: float) -> None:
+        self.gateway = FakeGateway()
+        self.wire = Wire()
+        app = build_app(self.gateway, ServerSettings(**settings), CollectorRegistry())  # type: ignore[arg-type]
+        self.intake = app.intake
+        config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None, timeout_keep_alive=KEEP_ALIVE)
+        loop = asyncio.get_running_loop()
+        self.http = BoundedHttp(config=config, server_state=ServerState(), app_state={}, _loop=loop)
+        self.http.connection_made(self.wire)
+
+    def post(self, **fields: object) -> None:
+        body = json.dumps({**CHAT, **fields}).encode()
+        self.http.data_received(b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+
+
+async def passes(seconds: float = 0.0) -> None:
+    """Virtual time passes."""
+    loop = asyncio.get_running_loop()
+    later = loop.create_future()
+    loop.call_later(seconds, later.set_result, None)
+    await later
+
+
+@on_virtual_time
+async def test_a_whole_answer_is_one_write() -> None:
+    """Head and body leave together; the socket is asked once."""
+    caller = Caller()
+    caller.post()
+    reply = caller.gateway.replies[0]
+    reply.begin(AnswerForm.WHOLE)
+    reply.write(WHOLE)
+    reply.end()
+    await passes()
+    (written,) = caller.wire.written
+    assert written.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert written.endswith(b"\r\n\r\n" + WHOLE)
+
+
+@on_virtual_time
+async def test_a_turn_of_the_loop_is_one_write_of_a_stream() -> None:
+    """The first with the head, the last with the end; a frame alone does not wait for another."""
+    caller = Caller()
+    caller.post(stream=True)
+    reply = caller.gateway.replies[0]
+    reply.begin()
+    reply.write(b"a")
+    reply.write(b"b")
+    await passes()
+    reply.write(b"c")
+    await passes()
+    reply.write(b"d")
+    reply.end()
+    await passes()
+    first, *others = caller.wire.written
+    assert first.endswith(b"\r\n\r\n2\r\nab\r\n")
+    assert others == [b"1\r\nc\r\n", b"1\r\nd\r\n0\r\n\r\n"]
+
+
+@on_virtual_time
+async def test_a_head_must_be_complete_in_time() -> None:
+    """From the connection, and again from the first byte of each later head; other bytes do not prolong it."""
+    caller = Caller()
+    await passes(HEAD_TIMEOUT - 1)
+    caller.http.data_received(b"GET /")
+    assert not caller.wire.is_closing()
+    await passes(1)
+    assert caller.wire.ended == "aborted"
+
+    caller = Caller()
+    caller.post()
+    caller.gateway.replies[0].end()
+    await passes(50)
+    caller.http.data_received(b"GET /")
+    await passes(HEAD_TIMEOUT - 1)
+    caller.http.data_received(b"live")
+    assert not caller.wire.is_closing()
+    await passes(1)
+    assert caller.wire.ended == "aborted"
+
+
+@on_virtual_time
+async def test_an_idle_connection_is_closed_in_the_end() -> None:
+    """Each request starts the time anew; a request under way, however long, is not idleness."""
+    caller = Caller()
+    for number in range(3):
+        await passes(20 if number == 0 else KEEP_ALIVE - 1)
+        caller.post()
+        await passes(10 * KEEP_ALIVE)
+        caller.gateway.replies[number].end()
+    await passes(KEEP_ALIVE - 1)
+    assert not caller.wire.is_closing()
+    await passes(1)
+    assert caller.wire.ended == "closed"
+
+
+@on_virtual_time
+async def test_a_body_must_be_complete_in_time() -> None:
+    """408 when it is not, a moment to read it, and the end; its share of the bound is given back."""
+    caller = Caller(body_timeout=10.0)
+    caller.http.data_received(b"POST /completions HTTP/1.1\r\ncontent-length: 5000\r\n\r\n")
+    await passes(9)
+    caller.http.data_received(b"{")
+    assert not caller.wire.written
+    await passes(1)
+    assert caller.wire.written[0].startswith(b"HTTP/1.1 408 ")
+    assert b"\r\nconnection: close\r\n" in caller.wire.written[0]
+    await passes(LINGER - 1)
+    caller.http.data_received(b"more")
+    assert not caller.wire.is_closing()
+    await passes(1)
+    assert caller.wire.ended == "closed"
+    assert caller.intake.held == 0
+
+
+@on_virtual_time
+async def test_a_caller_that_takes_nothing_is_cut_off_and_one_that_takes_little_is_not() -> None:
+    """What counts is that a byte was taken, not how many."""
+    caller = Caller(stall_timeout=100.0)
+    caller.post(stream=True)
+    reply = caller.gateway.replies[0]
+    reply.begin()
+    caller.wire.held = 100_000
+    caller.http.pause_writing()
+    assert not reply.write(chunk("x"))
+    for _ in range(5):
+        await passes(90)
+        assert not caller.wire.is_closing()
+        caller.wire.held -= 1
+    await passes(130)
+    assert caller.wire.ended == "aborted"
+    caller.http.connection_lost(None)
+    assert reply.cancelled == 1
+
+
+@on_virtual_time
+async def test_room_is_announced_once_when_the_socket_takes_more() -> None:
+    """`resume` comes when the transport says so, not before, and not twice."""
+    caller = Caller()
+    caller.post(stream=True)
+    reply = caller.gateway.replies[0]
+    reply.begin()
+    caller.http.pause_writing()
+    assert not reply.write(chunk("x"))
+    assert not reply.write(chunk("y"))
+    await passes(1)
+    assert reply.resumed == 0
+    caller.http.resume_writing()
+    await passes(1)
+    assert reply.resumed == 1
+    assert reply.write(DONE)
+    reply.end()
+
+
+@on_virtual_time
+async def test_bodies_count_until_they_are_answered() -> None:
+    """The bound on the sum of bodies is given back at the answer's end and when the caller leaves."""
+    caller, other = Caller(), Caller()
+    for one in (caller, other):
+        one.post()
+        assert one.intake.held > 0
+    caller.gateway.replies[0].end()
+    other.http.connection_lost(None)
+    for one in (caller, other):
+        assert one.intake.held == 0
+    assert other.gateway.replies[0].cancelled == 1
