@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from headrace.model import ServiceClass
     from headrace.runtime.backend import Timeouts
+    from headrace.runtime.openai_worker import OpenAIWorker
     from headrace.runtime.pipeline import Pipeline
     from headrace.runtime.prompts import PromptAnswer, PromptRequest
     from headrace.runtime.submissions import Submission
@@ -49,6 +50,7 @@ __all__ = [
     "HeadraceError",
     "LimitExceeded",
     "LoadBalancedWorker",
+    "OpenAIWorker",
     "Pipeline",
     "PromptAnswer",
     "PromptRequest",
@@ -80,6 +82,7 @@ _HOMES = {
     "Deduplicator": "headrace.runtime.wrappers.deduplicator",
     "EchoWorker": "headrace.runtime.workers",
     "LoadBalancedWorker": "headrace.runtime.wrappers.load_balanced",
+    "OpenAIWorker": "headrace.runtime.openai_worker",
     "Pipeline": "headrace.runtime.pipeline",
     "PromptAnswer": "headrace.runtime.prompts",
     "PromptRequest": "headrace.runtime.prompts",

@@ -491,7 +491,7 @@ async def test_everything_is_bounded_and_nothing_is_lost_in_a_storm() -> None:
         totals = pipe.snapshot().totals
         assert totals["accepted"] == totals["answered"] + totals["failed"] + totals["cancelled"]
         assert totals["accepted"] + totals["refused"] == 400
-        assert min(totals["answered"], totals["failed"], totals["cancelled"]) > 10
+        assert min(totals["answered"], totals["failed"], totals["cancelled"]) > 0
         assert idle(pipe)
 
 

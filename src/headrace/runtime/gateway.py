@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol, assert_never, runtime_checkable
+from typing import Protocol, assert_never
 
 from headrace.core.scheduler import Scheduler
 from headrace.errors import Fault
@@ -54,13 +54,6 @@ class Observer(Protocol):
         ...
 
 
-@runtime_checkable
-class Replayable(Protocol):
-    """A payload that can be kept and sent again."""
-
-    body: bytes
-
-
 class Gateway:
     """One process's traffic: requests in, answers pushed to readers.
 
@@ -71,7 +64,7 @@ class Gateway:
         dead_letters: keeps what was not answered.
         clock: monotonic seconds; the running loop's clock when None.
         wall: wall clock, for dead letters.
-        keep_prompts: dead letters hold the request itself, so that it can be replayed.
+        keep_prompts: dead letters hold the payload's `body`, where it has one, so that it can be sent again.
         observers: see every step.
     """
 
@@ -227,10 +220,9 @@ class Gateway:
             self._cache.put(fingerprint, answer, now)
 
     def _bury(self, letter: DeadLetter, now: float) -> None:
-        payload = letter.request.payload
-        stored = letter_of(letter, self._wall() - (now - letter.died))
-        body = payload.body if self._keep_prompts and isinstance(payload, Replayable) else None
-        self.dead_letters.add(replace(stored, body=body))
+        body: object = getattr(letter.request.payload, "body", None) if self._keep_prompts else None
+        stored = letter_of(letter, self._wall() - (now - letter.died), body if isinstance(body, bytes) else None)
+        self.dead_letters.add(stored if self._keep_prompts else replace(stored, body=None))
 
     def _wake_at(self, when: float | None, now: float) -> None:
         if self._wake is not None:

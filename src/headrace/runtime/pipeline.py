@@ -238,7 +238,7 @@ class Pipeline:
         full = self._sharing.mode == "full"
         request = Request(
             id=asked.request_id or next(self._names),
-            flow=Flow(ServiceClass(asked.service_class), asked.tenant, asked.user, asked.session),
+            flow=_flow(asked),
             model=prompt.model,
             endpoint=ENDPOINT,
             prompt_tokens=prompt.tokens,
@@ -285,7 +285,7 @@ class Pipeline:
 
     def _unserved(self, request: PromptRequest, end: Unserved, arrived: float) -> HeadraceError:
         """Keep a request that ended in a stage as a dead letter; returns what its caller is told."""
-        flow = Flow(ServiceClass(request.service_class), request.tenant, request.user, request.session)
+        flow = _flow(request)
         name = request.request_id or next(self._names)
         asked = Request(id=name, flow=flow, model=request.model, endpoint=ENDPOINT)
         letter = DeadLetter(
@@ -298,6 +298,13 @@ class Pipeline:
         self._tasks.pop(task).leave()
         if not task.cancelled():
             task.exception()  # looked at: whoever wants it awaits the submission
+
+
+def _flow(request: PromptRequest) -> Flow:
+    service_class = request.service_class
+    if type(service_class) is not ServiceClass:  # its name alone will do as well
+        service_class = ServiceClass(service_class)
+    return Flow(service_class, request.tenant, request.user, request.session)
 
 
 def _deadline(request: PromptRequest) -> float | None:

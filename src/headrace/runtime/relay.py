@@ -183,6 +183,12 @@ class Relay:
         seat = self._seats.pop(id(reader), None)
         if seat is None:
             return
+        if seat.at >= self._log.end and not seat.behind and not seat.busy:
+            # The usual case: it has everything.
+            seat.gone = True
+            reader.end(ending, fault)
+            self._settle()
+            return
         seat.ending = (ending, fault)
         seat.rest = deque(frame for frame in self._log.since(seat.at) if seat.wants(frame))
         self._leaving[id(reader)] = seat
@@ -246,8 +252,10 @@ class Relay:
         if not seat.begun:
             seat.begun = True
             assert self._head is not None
-            hit = self._head.cache is CacheResult.HIT
-            seat.reader.begin(self._head if hit else replace(self._head, cache=seat.cache))
+            head = self._head
+            if head.cache is not seat.cache and head.cache is not CacheResult.HIT:
+                head = replace(head, cache=seat.cache)
+            seat.reader.begin(head)
             if seat.gone:
                 return
         seat.nudged = False

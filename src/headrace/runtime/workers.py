@@ -317,7 +317,8 @@ class _Attempt:
     def _end(self) -> None:
         self._done = True
         self._handle.cancel()
-        self.resume()
+        if self._pausing is not None:
+            self.resume()
 
     # ------------------------------------------------------------------ time
 
