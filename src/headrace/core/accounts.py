@@ -1,22 +1,25 @@
 """What requests are expected to cost, and what they are charged.
 
-cost = prompt tokens not in the engine's cache x w_p + output tokens x w_q, 1:2 at first. At dispatch a call is
-charged for its estimated output (not its cap, which would punish honest high caps); each token beyond the estimate
-is charged as it comes; at the end the usage is the truth and the rest is refunded. Tickets that share a call share
-its cost. Round robin and FIFO charge 1 a request.
+cost = prompt tokens not in the engine's cache x w_p + output tokens x w_q, 1:2 at first, then in the ratio that the
+instance shows (clamped to 1:1 to 1:8), or in its seconds (`gpu`), or by a price list (`money`). A call keeps the
+prices of its first dispatch. At dispatch it is charged for its estimated output (not its cap, which would punish
+honest high caps); each token beyond the estimate is charged as it comes; at the end the usage is the truth and the rest
+is refunded. Tickets that share a call share its cost. Round robin and FIFO charge 1 a request.
 """
 
 from __future__ import annotations
 
 from headrace.core.estimate import OutputEstimator
-from headrace.core.fleet import Pool
-from headrace.core.settings import FairnessSettings, PolicyName
+from headrace.core.fleet import InstanceState, Pool
+from headrace.core.settings import CostName, FairnessSettings, PolicyName
 from headrace.core.ticket import Call
-from headrace.model import Flow, Request, Usage
+from headrace.model import Flow, Request, ServiceClass, Usage
 
 _PROMPT_SECONDS = 2e-4
 _OUTPUT_SECONDS = 2e-2
 """Rough seconds per token, to compare jobs of one user; only their order matters."""
+_TOKEN_SECONDS = 2e-4
+"""Machine time that is charged like one token, so that other settings keep their meaning."""
 
 
 class Accounts:
@@ -47,14 +50,23 @@ class Accounts:
         length = request.prompt_tokens * _PROMPT_SECONDS + call.expected * _OUTPUT_SECONDS
         return (float("inf") if request.deadline is None else request.deadline, now + length)
 
-    def price(self, call: Call) -> float:
-        """What a call is charged at dispatch."""
-        return self._cost(call.request.prompt_tokens, max(call.expected, call.produced))
+    def price(self, call: Call, state: InstanceState) -> float:
+        """What a call is charged when it is first dispatched, to `state`; its prices are fixed by it."""
+        call.prices = self._prices(call.request.model, state)
+        call.prompt = state.uncached(call.request)
+        return self._cost(call, call.prompt, call.expected)
+
+    def lead(self, pool: Pool) -> None:
+        """Give interactive its head start, in the pool's present capacity (borrowed virtual time, Duda and Cheriton 1999)."""
+        settings = self._settings
+        if self._by_token and settings.head_start:
+            total = sum(settings.class_weights.values())
+            pool.tree.lead(ServiceClass.INTERACTIVE, settings.head_start * pool.rate / total)
 
     def progress(self, call: Call) -> None:
         """Charge tokens beyond the estimate as they come."""
         if call.charge is not None and call.produced > call.expected:
-            call.pool.tree.amend(call.charge, self.price(call))
+            call.pool.tree.amend(call.charge, self._cost(call, call.prompt, call.produced))
 
     def settle(self, call: Call, usage: Usage) -> None:
         """The call succeeded: charge what it used, shared equally among its tickets."""
@@ -62,21 +74,21 @@ class Accounts:
             self._estimator.observe(
                 call.leader.request.flow, call.request.model, call.request.endpoint, usage.completion
             )
-        self._close(call, self._cost(max(0, usage.prompt - usage.cached), usage.completion))
+        self._close(call, self._cost(call, max(0, usage.prompt - usage.cached), usage.completion))
 
     def drop(self, call: Call, usage: Usage | None) -> None:
         """The call failed for good or never ran: charge what the engine reported, if anything."""
-        self._close(call, self._cost(usage.prompt, usage.completion) if usage is not None else 0.0)
+        self._close(call, self._cost(call, usage.prompt, usage.completion) if usage is not None else 0.0)
 
     def abandon(self, call: Call, entered: float, now: float, prefill_seconds: float) -> None:
         """The last caller left while the call ran: refund the tokens that were not produced.
 
         Before the first token, as much of the prompt is kept as the engine can have read since `entered`.
         """
-        prompt = call.request.prompt_tokens
+        prompt = call.prompt
         if call.first is None:
             prompt = min(prompt, int((now - entered) / prefill_seconds))
-        self._close(call, self._cost(prompt, call.produced))
+        self._close(call, self._cost(call, prompt, call.produced))
 
     def hand_over(self, call: Call) -> None:
         """Another ticket leads a running call now: the charge moves to its flow."""
@@ -89,10 +101,22 @@ class Accounts:
             old.tree.close(call.charge, 0.0)
             call.charge = call.pool.tree.open(self.path(call.flow), cost)
 
-    def _cost(self, prompt: int, output: int) -> float:
+    def _prices(self, model: str, state: InstanceState) -> tuple[float, float]:
+        settings = self._settings
+        prompt, ratio = settings.prompt_price, settings.output_price / max(settings.prompt_price, 1e-9)
+        if settings.cost is CostName.MONEY:
+            return settings.money.get(model, (prompt, settings.output_price))
+        shown = state.price_ratio()
+        if shown is not None and settings.calibrate:
+            ratio = shown
+        if settings.cost is CostName.GPU:
+            prompt = state.gate.prefill_seconds / _TOKEN_SECONDS
+        return prompt, prompt * ratio
+
+    def _cost(self, call: Call, prompt: int, output: int) -> float:
         if not self._by_token:
             return 1.0
-        return prompt * self._settings.prompt_price + output * self._settings.output_price
+        return prompt * call.prices[0] + output * call.prices[1]
 
     def _close(self, call: Call, cost: float) -> None:
         charge, call.charge = call.charge, None
@@ -100,10 +124,10 @@ class Accounts:
             return
         tree = call.pool.tree
         share = cost / len(call.members)
+        leader = call.leader
+        riders = [ticket for ticket in call.members.values() if ticket is not leader] if len(call.members) > 1 else ()
+        # All are opened before one is closed: closing may raise the floor, and with it what the others start from.
+        charges = [tree.open(self.path(ticket.request.flow), 0.0) for ticket in riders]
         tree.close(charge, share)
-        if len(call.members) > 1:
-            leader = call.leader
-            for ticket in call.members.values():
-                if ticket is not leader:
-                    path = self.path(ticket.request.flow)
-                    tree.close(tree.open(path, share), share)
+        for other in charges:
+            tree.close(other, share)

@@ -118,11 +118,11 @@ class Dispatcher:
         self.backlog.remove(call)
         call.entry = None
         call.waited += now - call.entered
-        if call.charge is None:
-            call.charge = call.pool.tree.grant(pick.entry, self._accounts.price(call))
+        cost = self._accounts.price(call, state) if call.charge is None else None
+        charge = call.pool.tree.grant(pick.entry, cost)
+        if charge is not None:
+            call.charge = charge
             self._budget.pay_in()
-        else:
-            call.pool.tree.grant(pick.entry, None)
         call.leaf = pick.entry.leaf
         call.attempt += 1
         call.first = None
@@ -130,7 +130,8 @@ class Dispatcher:
         load = weigh(request.prompt_tokens, call.expected)
         call.place = state.acquire(request, load, request.form is AnswerForm.STREAM, now)
         self._router.picked(state)
-        call.pool.dispatched(now)
+        if call.pool.dispatched(cost or 0.0, now):
+            self._accounts.lead(call.pool)
         self._book.totals["model_calls"] += 1
         name = match(state.instance, request.model) or request.model
         cause = call.records[-1].cause if call.records else None

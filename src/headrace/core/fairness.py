@@ -165,7 +165,11 @@ class ShareTree(Generic[Item]):
 
     def open(self, path: tuple[str, ...], cost: float) -> Charge[Item]:
         """Open a charge for a flow that has nothing queued for it: a share of a joined call."""
-        return self.charge(self._leaf(path), cost)
+        leaf = node = self._leaf(path)
+        while (parent := node.parent) is not None and not node.turn:
+            node.vt = max(node.vt, parent.floor)
+            node = parent
+        return self.charge(leaf, cost)
 
     def begin(self, leaf: Node[Item]) -> None:
         """One more request of this flow is at an engine."""
@@ -185,6 +189,18 @@ class ShareTree(Generic[Item]):
                 self._enlist(node)
             node = node.parent
         self._rest(leaf)
+
+    def lead(self, key: str, ahead: float) -> None:
+        """Let the first-level node `key` be served as if its virtual time were less by `ahead`.
+
+        It waits less and gets no more: its `vt` goes on as before, so past its share by `ahead` it waits like others.
+        """
+        node = self._leaf((key,))
+        if node.parent is not None:
+            node.parent.led = True
+            node.lead = ahead
+            if node.turn:
+                self._enter(node.parent, node)
 
     # ------------------------------------------------------------------ what can be seen
 
@@ -255,7 +271,7 @@ class ShareTree(Generic[Item]):
             node.turn = self._turns
             poorest = self._poorest(parent)
             if poorest is not None:
-                parent.floor = max(parent.floor, poorest.sure)
+                parent.floor = max(parent.floor, self._least(parent, poorest))
             node.vt = max(node.vt, parent.floor)
             self._enter(parent, node)
             parent.ready += 1
@@ -264,7 +280,7 @@ class ShareTree(Generic[Item]):
     @staticmethod
     def _enter(parent: Node[Item], node: Node[Item]) -> None:
         node.stamp += 1
-        heappush(parent.heap, (node.vt, node.turn, node.stamp, node))
+        heappush(parent.heap, (node.vt - node.lead, node.turn, node.stamp, node))
         if len(parent.heap) > 2 * parent.ready + 16:
             parent.heap = [entry for entry in parent.heap if entry[2] == entry[3].stamp]
             heapify(parent.heap)
@@ -277,11 +293,18 @@ class ShareTree(Generic[Item]):
             vt, turn, stamp, child = heap[0]
             if stamp != child.stamp:
                 heappop(heap)
-            elif vt < child.vt:
-                heapreplace(heap, (child.vt, turn, stamp, child))
+            elif vt < child.vt - child.lead:
+                heapreplace(heap, (child.vt - child.lead, turn, stamp, child))
             else:
                 return child
         return None
+
+    @staticmethod
+    def _least(node: Node[Item], first: Node[Item]) -> float:
+        """What the poorest ready child has surely used; with head starts that need not be the first one."""
+        if not node.led:
+            return first.sure
+        return min(child.sure for child in node.children.values() if child.turn)
 
     @staticmethod
     def _delist(node: Node[Item]) -> None:
@@ -342,9 +365,9 @@ class ShareTree(Generic[Item]):
             if child is None:
                 break
             if limit is None:
-                node.floor = max(node.floor, child.sure)
-                limit = child.vt + self._slack
-            elif child.vt > limit:
+                node.floor = max(node.floor, self._least(node, child))
+                limit = child.vt - child.lead + self._slack
+            elif child.vt - child.lead > limit:
                 break
             found = self._descend(child, fits)
             if found is not None:

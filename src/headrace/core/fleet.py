@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from headrace.core.affinity import PrefixIndex
 from headrace.core.breaker import Breaker, Permit
 from headrace.core.fairness import ShareTree
 from headrace.core.gate import Gate, Pass
@@ -44,6 +45,9 @@ _PENALTY = {
     Cause.RATE_LIMITED: 0.7,
     Cause.BROKEN_STREAM: 0.5,
 }
+_RATE_WINDOW = 2.0
+"""Seconds over which a pool's capacity is measured."""
+_OVERLOAD = frozenset({Cause.RATE_LIMITED, Cause.TIMEOUT})
 _MAX_NAMES = 4096
 """Model names remembered with their pool; names come from callers, so the memory of them is bounded."""
 
@@ -67,7 +71,6 @@ class InstanceState:
     """The moving state of one instance."""
 
     __slots__ = (
-        "_stale_after",
         "_unhealthy_after",
         "asked_until",
         "breaker",
@@ -75,22 +78,20 @@ class InstanceState:
         "draining",
         "gate",
         "healthy",
+        "index",
         "instance",
-        "known_at",
         "last_pick",
         "load",
-        "polled",
         "pools",
         "reliability",
-        "report",
-        "reported_at",
         "speed",
         "strikes",
     )
 
     def __init__(self, instance: Instance, settings: Settings) -> None:
         self.instance = instance
-        self.gate = Gate(instance.max_concurrent, instance.window_tokens)
+        self.gate = Gate(instance, settings)
+        self.index = PrefixIndex()
         self.breaker = Breaker(
             settings.breaker.threshold, settings.breaker.recovery, max_backoff=settings.breaker.max_backoff
         )
@@ -108,18 +109,11 @@ class InstanceState:
         self.last_pick = 0
         self.pools: list[Pool] = []
         """The pools it is a member of."""
-        self.report: EngineReport | None = None
-        self.reported_at = 0.0
-        self.known_at: float | None = None
-        """When its metrics last said something."""
-        self.polled = False
-        self._stale_after = settings.metrics.stale_after
 
     def reshape(self, instance: Instance) -> None:
         """Take new settings of the same instance; what was learned stays."""
         self.instance = instance
-        self.gate.limit = instance.max_concurrent
-        self.gate.window = instance.window_tokens
+        self.gate.reshape(instance)
 
     def shut(self, now: float) -> str:
         """Why nothing at all may be sent to it now, or ""."""
@@ -131,9 +125,15 @@ class InstanceState:
             return "breaker"
         return "cooldown" if self.cooldown_until > now else ""
 
-    def closed(self, tokens: int, now: float) -> str:
-        """Why a request of `tokens` prompt tokens may not be sent now, or ""."""
-        return self.shut(now) or self.gate.shut(tokens, now)
+    def closed(self, tokens: int, now: float, service_class: ServiceClass = ServiceClass.NORMAL) -> str:
+        """Why a request with so many uncached prompt tokens may not be sent now, or ""."""
+        return self.shut(now) or self.gate.shut(tokens, now, service_class)
+
+    def uncached(self, request: Request) -> int:
+        """Prompt tokens of `request` that the engine has to read, as far as we know."""
+        if not request.prefix:
+            return request.prompt_tokens
+        return max(1, request.prompt_tokens - self.index.match(request.prefix) * request.prefix_block)
 
     def returns_in(self, now: float) -> float | None:
         """Seconds until a shut instance may be tried again; None when only an event can bring it back."""
@@ -141,6 +141,13 @@ class InstanceState:
             return None
         wait = max(0.0, self.cooldown_until - now)
         return wait if self.breaker.allows(now) else max(wait, self.breaker.opens_in(now))
+
+    def price_ratio(self) -> float | None:
+        """What an output token costs this machine in prompt tokens, as it has shown; None while unknown."""
+        decode, prefill = self.gate.pace.decode_seconds, self.gate.prefill_seconds
+        if not decode or not self.gate.prefill_known:
+            return None
+        return min(max(decode / prefill, 1.0), 8.0)
 
     def opens_at(self, now: float) -> float | None:
         """When it may take more without any event: it comes back, or its window lapses. None: only an event helps."""
@@ -152,7 +159,9 @@ class InstanceState:
     def acquire(self, request: Request, load: float, streamed: bool, now: float) -> Place:
         """Take a place for one attempt; `closed` was "" just before."""
         permit = self.breaker.acquire(now)
-        slot = self.gate.enter(request.prompt_tokens, streamed, now)
+        slot = self.gate.enter(self.uncached(request), request.flow.service_class, streamed, now)
+        if request.prefix:
+            self.index.add(request.prefix, request.prefix_block)
         self.load += load
         return Place(self, slot, load, permit, now)
 
@@ -162,12 +171,19 @@ class InstanceState:
             place.first = now
             self.gate.started(place.slot, now)
 
+    def progressed(self, place: Place, tokens: int, now: float) -> None:
+        """The attempt made so many more tokens."""
+        if place.open and place.first is not None:
+            self.gate.progressed(place.slot, tokens, now)
+
     def release(self, place: Place, outcome: Outcome, settings: RecoverySettings, now: float) -> None:
         """The attempt ended: give everything back and judge. A second call changes nothing."""
         if not place.open:
             return
         place.open = False
-        self.gate.leave(place.slot)
+        self.gate.leave(place.slot, now)
+        if outcome.cause in _OVERLOAD:
+            self.gate.refused(now)
         self.load = max(0.0, self.load - place.load) if self.gate.in_flight else 0.0
         kind = outcome.kind
         if kind is OutcomeKind.SUCCESS:
@@ -195,15 +211,14 @@ class InstanceState:
 
     def reported(self, report: EngineReport | None, now: float) -> None:
         """Take what the engine's metrics say; None: unknown from now on."""
-        self.report = report
-        self.reported_at = now
-        self.polled = True
-        if report is not None:
-            self.known_at = now
+        self.gate.engine.take(report, now)
+        if report is not None and report.kv_tokens:
+            self.index.tokens = report.kv_tokens
 
     def view(self, now: float) -> InstanceView:
         """What can be seen of it."""
-        age = None if self.known_at is None else now - self.known_at
+        engine = self.gate.engine
+        report = engine.report
         return InstanceView(
             id=self.instance.id,
             engine=self.instance.engine,
@@ -220,10 +235,10 @@ class InstanceState:
             speed=self.speed,
             reliability=self.reliability,
             closed_because=self.closed(1, now),
-            metrics_age=age,
-            metrics_stale=self.polled and (self.report is None or age is None or age > self._stale_after),
-            engine_waiting=None if self.report is None else self.report.waiting,
-            engine_kv=None if self.report is None else self.report.kv,
+            metrics_age=None if engine.known_at is None else now - engine.known_at,
+            metrics_stale=engine.stale(now),
+            engine_waiting=None if report is None else report.waiting,
+            engine_kv=None if report is None else report.kv,
         )
 
     def _cool(self, asked: float | None, settings: RecoverySettings, now: float) -> None:
@@ -250,7 +265,7 @@ class Pool:
     Models served by exactly the same instances share a pool: their users compete for the same machines.
     """
 
-    __slots__ = ("between", "last_dispatch", "members", "tree")
+    __slots__ = ("_charged", "_charged_since", "between", "last_dispatch", "members", "rate", "tree")
 
     def __init__(self, members: tuple[InstanceState, ...], tree: ShareTree[Call]) -> None:
         self.members = members
@@ -258,16 +273,28 @@ class Pool:
         self.last_dispatch: float | None = None
         self.between = 1.0
         """Mean seconds between dispatches while there was a queue, learned."""
+        self.rate = 0.0
+        """Charged units per second while there was a queue: the pool's capacity, learned."""
+        self._charged = 0.0
+        self._charged_since = 0.0
 
     def has_room(self, now: float) -> bool:
         """Some instance could take a small request."""
         return any(not member.closed(1, now) for member in self.members)
 
-    def dispatched(self, now: float) -> None:
-        """Count a dispatch for the measured drain rate."""
+    def dispatched(self, cost: float, now: float) -> bool:
+        """Count a dispatch of `cost` for the measured drain rate and capacity; True when the capacity was renewed."""
         if self.last_dispatch is not None and len(self.tree):
             self.between += 0.1 * (now - self.last_dispatch - self.between)
         self.last_dispatch = now
+        self._charged += cost
+        passed = now - self._charged_since
+        if passed < _RATE_WINDOW:
+            return False
+        if passed < 4 * _RATE_WINDOW:
+            self.rate += (0.3 if self.rate else 1.0) * (self._charged / passed - self.rate)
+        self._charged, self._charged_since = 0.0, now
+        return True
 
     def drains_in(self, ahead: int) -> float:
         """Seconds until `ahead` queued requests are dispatched at the measured rate; at least 1, at most 60."""

@@ -1,81 +1,174 @@
 """Admission to one instance: how much may be at the engine at a time.
 
-Two gates that need nothing from the engine:
+Gates that need nothing from the engine:
 
-* In flight: at most `max_concurrent` requests.
-* Un-started window: prompt tokens sent and not yet begun to be answered are at most `window` (one prefill budget
-  of the engine, 2,048 by default). It is what `num_requests_waiting` would say, with no delay: a burst cannot slip
-  in between two polls. One request always fits into an empty window, however long it is.
+* In flight: at most so many requests, fixed or found (`adaptive.AdaptiveLimit`); batch has a smaller limit of its own.
+* Un-started window: prompt tokens sent and not yet begun to be answered are at most `window` (one prefill budget of
+  the engine, 2,048 by default). It is what `num_requests_waiting` would say, with no delay: a burst cannot slip in
+  between two polls. One request always fits into an empty window, however long it is. A whole (not streamed) answer
+  shows no first token, so its reservation lapses after the time its prefill should take.
+* Pace: while tokens come slower than the class may expect, nothing more of it is sent.
 
-A whole (not streamed) answer shows no first token, so its reservation lapses after the time its prefill should
-take; the speed of prefill is learned from streams that were alone in the window.
+Where the engine's own metrics are known they tighten this, never loosen it: its queue stays short, its KV cache is not
+filled to the brim, and batch goes only where its queue is empty.
 """
 
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
+from headrace.core.adaptive import AdaptiveLimit, BatchLimit
+from headrace.core.engine_view import EngineView
+from headrace.core.pace import Pace
+from headrace.core.settings import Settings
+from headrace.model import Instance, ServiceClass
+
 _FIRST_GUESS = 2e-4
 """Seconds per prompt token before anything was learned: 5,000 tokens/s."""
 _FASTEST, _SLOWEST = 1e-5, 5e-2
 _ALPHA = 0.3
+_LONG_ENOUGH = 32
+"""Prompt tokens below which a first token says nothing about prefill."""
+_REMEMBERED = 10.0
+"""Seconds a class is protected after it was last seen."""
 
 
 class Pass:
-    """One request's place at an instance; given back exactly once with `Gate.leave`."""
+    """One request's stay at an instance; given back exactly once with `Gate.leave`."""
 
-    __slots__ = ("alone", "entered", "lapses", "present", "tokens", "unstarted")
+    __slots__ = ("alone", "entered", "lapses", "moved", "present", "service_class", "tokens", "unstarted")
 
-    def __init__(self, tokens: int, entered: float, lapses: float | None, alone: bool) -> None:
+    def __init__(
+        self, tokens: int, service_class: ServiceClass, entered: float, lapses: float | None, alone: bool
+    ) -> None:
         self.tokens = tokens
+        self.service_class = service_class
         self.entered = entered
         self.lapses = lapses
         self.alone = alone
+        self.moved = entered
+        """When it last made tokens."""
         self.unstarted = True
         self.present = True
 
 
 class Gate:
-    """The two gates of one instance.
+    """The gates of one instance, and what feeds them."""
 
-    Args:
-        limit: most requests in flight.
-        window: most un-started prompt tokens; None: no such bound.
-    """
+    __slots__ = (
+        "_closed_at",
+        "_closed_for",
+        "_lapsing",
+        "_seen",
+        "_seq",
+        "_settings",
+        "batch",
+        "batch_in_flight",
+        "closed_seconds",
+        "engine",
+        "in_flight",
+        "limiter",
+        "pace",
+        "pending",
+        "prefill_known",
+        "prefill_seconds",
+        "unstarted",
+        "window",
+    )
 
-    __slots__ = ("_lapsing", "_seq", "in_flight", "limit", "prefill_seconds", "unstarted", "window")
-
-    def __init__(self, limit: int, window: int | None) -> None:
-        self.limit = limit
-        self.window = window
-        self.in_flight = 0
+    def __init__(self, instance: Instance, settings: Settings) -> None:
+        self._settings = settings.gate
+        self.limiter = AdaptiveLimit(instance.max_concurrent, instance.adaptive)
+        self.batch = BatchLimit(settings.gate.batch_floor)
+        self.engine = EngineView(settings.metrics.stale_after)
+        self.pace = Pace()
+        self.window = instance.window_tokens
+        self.in_flight = self.batch_in_flight = 0
         self.unstarted = 0
+        """Prompt tokens sent and not begun."""
+        self.pending = 0
+        """Requests sent and not begun."""
         self.prefill_seconds = _FIRST_GUESS
-        """Seconds of prefill per prompt token, learned."""
+        """Seconds of prefill per prompt token, learned from streams that were alone in the window."""
+        self.prefill_known = False
+        self.closed_seconds: dict[str, float] = {}
+        """How long each reason kept something waiting."""
+        self._closed_for = ""
+        self._closed_at = 0.0
+        self._seen: dict[ServiceClass, float] = {}
         self._lapsing: list[tuple[float, int, Pass]] = []
         self._seq = 0
 
-    def shut(self, tokens: int, now: float) -> str:
-        """Why a request of `tokens` prompt tokens may not enter now: "in_flight", "window", or "" when it may."""
-        if self.in_flight >= self.limit:
+    @property
+    def limit(self) -> int:
+        """Requests that may be in flight."""
+        return self.limiter.limit
+
+    def reshape(self, instance: Instance) -> None:
+        """Take new bounds; what was learned stays."""
+        self.limiter.reshape(instance.max_concurrent, instance.adaptive)
+        self.window = instance.window_tokens
+
+    # ------------------------------------------------------------------ may it enter?
+
+    def shut(self, tokens: int, now: float, service_class: ServiceClass = ServiceClass.NORMAL) -> str:
+        """Why a request with so many uncached prompt tokens may not enter now; "" when it may."""
+        if self.in_flight >= self.limiter.limit:
             return "in_flight"
         if self.window is not None:
-            self._lapse(now)
+            if self._lapsing:
+                self._lapse(now)
             if self.unstarted and self.unstarted + tokens > self.window:
                 return "window"
-        return ""
+        if self.in_flight:
+            if self.engine.polled and (reason := self._overfull(tokens, now)):
+                return reason
+            if (self.pace.tpot or 0.0) > self._slowest(service_class):
+                return "pace"
+        return self._no_batch(now) if service_class is ServiceClass.BATCH else ""
+
+    def _overfull(self, tokens: int, now: float) -> str:
+        waiting = self.engine.waiting(now)
+        if waiting is not None and waiting >= self._settings.waiting_below:
+            return "engine_queue"
+        kv = self.engine.kv(self.unstarted + tokens, now)
+        return "kv" if kv is not None and kv >= self._settings.kv_below else ""
+
+    def _slowest(self, service_class: ServiceClass) -> float:
+        """Seconds per token that a class bears."""
+        wanted = self._settings.tpot.get(service_class, self._settings.tpot_most)
+        return self.pace.target(wanted, self._settings.tpot_most)
+
+    def _no_batch(self, now: float) -> str:
+        if self.batch_in_flight >= self.batch.limit(self.limiter.limit):
+            return "batch_limit"
+        return "batch_engine_queue" if self.batch_in_flight and self.engine.waiting(now) else ""
 
     def opens_at(self, now: float) -> float | None:
-        """When the window opens further without any event, or None."""
+        """When something may change without any event: a reservation lapses, or the pace is looked at anew."""
         self._lapse(now)
         return self._lapsing[0][0] if self._lapsing else None
 
-    def enter(self, tokens: int, streamed: bool, now: float) -> Pass:
+    def note_closed(self, reason: str, now: float) -> None:
+        """Something waits here for `reason`; "" : nothing does any more."""
+        if self._closed_for:
+            spent = self.closed_seconds.get(self._closed_for, 0.0)
+            self.closed_seconds[self._closed_for] = spent + now - self._closed_at
+        self._closed_for, self._closed_at = reason, now
+
+    # ------------------------------------------------------------------ in, along, out
+
+    def enter(self, tokens: int, service_class: ServiceClass, streamed: bool, now: float) -> Pass:
         """Take a place; the caller has asked `shut` before."""
         lapses = None if streamed or self.window is None else now + tokens * self.prefill_seconds
-        taken = Pass(tokens, now, lapses, alone=self.unstarted == 0)
+        taken = Pass(tokens, service_class, now, lapses, alone=self.unstarted == 0)
         self.in_flight += 1
         self.unstarted += tokens
+        self.pending += 1
+        if service_class is ServiceClass.BATCH:
+            self.batch_in_flight += 1
+        self._seen[service_class] = now
+        self.engine.sent()
         if lapses is not None:
             self._seq += 1
             heappush(self._lapsing, (lapses, self._seq, taken))
@@ -86,23 +179,58 @@ class Gate:
 
     def started(self, place: Pass, now: float) -> None:
         """The first content is here: the prompt has been read."""
-        if place.lapses is None and place.alone and place.tokens >= 32:
-            seen = (now - place.entered) / place.tokens
-            self.prefill_seconds += _ALPHA * (min(max(seen, _FASTEST), _SLOWEST) - self.prefill_seconds)
+        if place.lapses is None and place.alone and place.tokens >= _LONG_ENOUGH:
+            seen = min(max((now - place.entered) / place.tokens, _FASTEST), _SLOWEST)
+            self.prefill_seconds += (_ALPHA if self.prefill_known else 1.0) * (seen - self.prefill_seconds)
+            self.prefill_known = True
+        place.moved = now
         self._start(place)
+        self._tick(now)
 
-    def leave(self, place: Pass) -> None:
+    def progressed(self, place: Pass, tokens: int, now: float) -> None:
+        """The request made `tokens` tokens since it last did."""
+        protected = place.service_class is not ServiceClass.BATCH
+        self.pace.progressed(now - place.moved, tokens, protected)
+        place.moved = now
+        self._tick(now)
+
+    def refused(self, now: float) -> None:
+        """The engine said that it has too much, or did not answer in time."""
+        self.limiter.refused(now)
+
+    def leave(self, place: Pass, now: float) -> None:
         """Give the place back, on whatever way the attempt ended; a second call changes nothing."""
         if place.present:
             place.present = False
             self.in_flight -= 1
+            if place.service_class is ServiceClass.BATCH:
+                self.batch_in_flight -= 1
             self._start(place)
+            self._tick(now)
+
+    # ------------------------------------------------------------------ inside
 
     def _start(self, place: Pass) -> None:
         if place.unstarted:
             place.unstarted = False
             self.unstarted -= place.tokens
+            self.pending -= 1
+            self.engine.begun()
+            self.pace.prefilled(place.tokens)
 
     def _lapse(self, now: float) -> None:
         while self._lapsing and (self._lapsing[0][0] <= now or not self._lapsing[0][2].unstarted):
             self._start(heappop(self._lapsing)[2])
+
+    def _tick(self, now: float) -> None:
+        """Twice a second: let the limits follow what the last window showed."""
+        if not self.pace.tick(self.in_flight - self.pending, self.prefill_seconds, now):
+            return
+        settings, pace = self._settings, self.pace
+        guarded = any(now - at < _REMEMBERED for of, at in self._seen.items() if of is not ServiceClass.BATCH)
+        wanted = settings.tpot[ServiceClass.INTERACTIVE if guarded else ServiceClass.BATCH]
+        target = pace.target(wanted, settings.tpot_most)
+        slow = pace.tpot is not None and pace.tpot > target
+        self.limiter.tick(self.in_flight, slow or self.engine.strained(settings.kv_below, now))
+        protected = pace.tpot_interactive if guarded else pace.tpot
+        self.batch.tick(self.batch_in_flight, self.limiter.limit, protected, target)

@@ -9,7 +9,8 @@ between pools.
 Strategies:
 
 * fair_load: (un-started + own prompt tokens) x prefill seconds x (in flight + 1) / limit, LMetric (arXiv
-  2603.15202) made aware of capacity: both the wait for prefill and the crowding of decode count.
+  2603.15202) made aware of capacity: both the wait for prefill and the crowding of decode count. Own prompt tokens
+  are those the instance has not read before, so a conversation stays where its beginning is cached.
 * weighted: (load x w_load + weight) / (capacity x (1 + w_speed max(speed - 1, 0)) / (1 + w_rel (1 -
   reliability))), speed relative to the mean of the candidates, weight = max(1, prompt) + 2 x expected output.
 * least_in_flight; round_robin; two_choices (the less loaded of two drawn, which does not herd).
@@ -21,12 +22,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.core.fleet import InstanceState, Pool
-from headrace.core.settings import RoutingSettings, Strategy
+from headrace.core.settings import GateSettings, RoutingSettings, Strategy
 from headrace.core.ticket import Call
 from headrace.model import Cause, Tier
 
 if TYPE_CHECKING:
     from random import Random
+
+
+_PASSING = frozenset({"window", "engine_queue"})
+"""Reasons that pass by themselves within moments."""
 
 
 def weigh(prompt_tokens: int, expected: int) -> float:
@@ -37,16 +42,18 @@ def weigh(prompt_tokens: int, expected: int) -> float:
 class Router:
     """Chooses instances; remembers only whose turn it is among equals."""
 
-    def __init__(self, settings: RoutingSettings, random: Random) -> None:
+    def __init__(self, settings: RoutingSettings, gate: GateSettings, random: Random) -> None:
         self._settings = settings
+        self._gate = gate
         self._random = random
         self._picks = 0
 
     def choose(self, call: Call, pool: Pool, now: float) -> InstanceState | None:
         """The instance to send `call` to now; None when it has to wait."""
         able = [state for state in pool.members if not state.shut(now)]
-        tokens = call.request.prompt_tokens
-        open_now = _open(able, tokens, now) if not call.tried else _open_again(able, call, tokens, now)
+        open_now = _open(able, call, now) if not call.tried else _open_again(able, call, now)
+        if call.request.prefix and len(able) > 1 and self._waits_for_home(call, able, open_now, now):
+            return None
         best: InstanceState | None = None
         best_key = (0.0, 0)
         if len(open_now) > 1:
@@ -66,11 +73,30 @@ class Router:
         self._picks += 1
         state.last_pick = self._picks
 
+    def _waits_for_home(
+        self, call: Call, able: Sequence[InstanceState], open_now: Sequence[InstanceState], now: float
+    ) -> bool:
+        """Whether `call` had better wait a moment for the instance that knows its prompt (delay scheduling).
+
+        It does while that instance's window is what is shut, and what is before it there takes at most `patience` times
+        what the known part saves. Others go meanwhile: the call is passed over, not in the way.
+        """
+        request = call.request
+        home = min(able, key=lambda state: state.uncached(request))
+        saved = request.prompt_tokens - home.uncached(request)
+        if saved <= 0 or home in open_now or home.gate.shut(request.prompt_tokens - saved, now) not in _PASSING:
+            return False
+        if call.held is None:
+            call.held = now
+        before = home.gate.unstarted * home.gate.prefill_seconds
+        worth = self._gate.patience * saved * home.gate.prefill_seconds
+        return before <= min(worth, self._gate.patience_most) and now - call.held <= self._gate.patience_most
+
     def _score(self, state: InstanceState, call: Call, mean_speed: float) -> float:
         gate, settings = state.gate, self._settings
         match settings.strategy:
             case Strategy.FAIR_LOAD:
-                prefill = (gate.unstarted + call.request.prompt_tokens) * gate.prefill_seconds
+                prefill = (gate.unstarted + state.uncached(call.request)) * gate.prefill_seconds
                 return prefill * (gate.in_flight + 1) / (gate.limit * state.instance.capacity)
             case Strategy.WEIGHTED:
                 speed = state.speed / mean_speed if state.speed and mean_speed else 1.0
@@ -85,22 +111,23 @@ class Router:
                 return 0.0
 
 
-def _open(able: Sequence[InstanceState], tokens: int, now: float) -> list[InstanceState]:
-    return [state for state in _tier(able) if not state.gate.shut(tokens, now)]
+def _open(able: Sequence[InstanceState], call: Call, now: float) -> list[InstanceState]:
+    request, service_class = call.request, call.flow.service_class
+    return [state for state in _tier(able) if not state.gate.shut(state.uncached(request), now, service_class)]
 
 
-def _open_again(able: Sequence[InstanceState], call: Call, tokens: int, now: float) -> list[InstanceState]:
+def _open_again(able: Sequence[InstanceState], call: Call, now: float) -> list[InstanceState]:
     """For another attempt: one that was not tried; while those are full, one that is back from its cooldown.
 
     Without the second choice a place would stay empty, and everybody behind this call would wait for it.
     """
     fresh = [state for state in able if state.instance.id not in call.tried]
-    found = _open(fresh, tokens, now)
+    found = _open(fresh, call, now)
     if found:
         return found
     refused = {record.instance for record in call.records if record.cause is Cause.UPSTREAM_AUTH}
     again = [state for state in able if state.instance.id not in refused] or able
-    return [state for state in _open(again, tokens, now) if state not in fresh]
+    return [state for state in _open(again, call, now) if state not in fresh]
 
 
 def _tier(states: Sequence[InstanceState]) -> Sequence[InstanceState]:

@@ -72,7 +72,7 @@ class Scheduler:
         self._book = Book(settings)
         self._accounts = Accounts(settings.fairness)
         recovery = Recovery(settings.recovery, random)
-        router = Router(settings.routing, random)
+        router = Router(settings.routing, settings.gate, random)
         self._dispatcher = Dispatcher(settings, self._book, self._fleet, self._accounts, router, recovery.budget)
         self._endings = Endings(settings, self._book, self._dispatcher, self._accounts, recovery)
         self._door = Door(settings, self._book, self._fleet, self._dispatcher, self._accounts, self._endings)
@@ -185,6 +185,8 @@ class Scheduler:
         if isinstance(event, Progressed):
             call.produced += event.tokens
             self._accounts.progress(call)
+            call.place.state.progressed(call.place, event.tokens, now)
+            self._dispatcher.touch(call.place.state)
         elif call.first is None:
             call.first = now
             state = call.place.state

@@ -18,6 +18,14 @@ class PolicyName(StrEnum):
     FIFO = "fifo"
 
 
+class CostName(StrEnum):
+    """What a request is charged in: calibrated tokens, machine time, or money."""
+
+    TOKENS = "tokens"
+    GPU = "gpu"
+    MONEY = "money"
+
+
 class Strategy(StrEnum):
     """How the best of the open instances is chosen."""
 
@@ -37,6 +45,15 @@ class FairnessSettings:
     """Charge for one prompt token (w_p)."""
     output_price: float = 2.0
     """Charge for one output token (w_q)."""
+    cost: CostName = CostName.TOKENS
+    calibrate: bool = True
+    """Replace the ratio of the two by the instance's own, once it is known."""
+    money: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+    """Price of a million prompt and output tokens by model; others are charged in tokens."""
+    head_start: float = 1.0
+    """Interactive goes first by this many seconds of capacity: less waiting, no greater share."""
+    promote_after: float = 600.0
+    """A batch request that waited so many seconds is treated as a normal one."""
     slack: float = 2048.0
     """How far, in charged tokens, a flow may run ahead of the floor while the head of a poorer one fits nowhere (T)."""
     class_weights: Mapping[ServiceClass, float] = field(
@@ -58,6 +75,29 @@ class QueueSettings:
     timeouts: Mapping[ServiceClass, float] = field(
         default_factory=lambda: {ServiceClass.INTERACTIVE: 30.0, ServiceClass.NORMAL: 60.0, ServiceClass.BATCH: 86400.0}
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateSettings:
+    """How full an engine may be (scheduling.md 3.4)."""
+
+    waiting_below: float = 3.0
+    """Requests in the engine's own queue, corrected between polls, at which nothing more is sent."""
+    kv_below: float = 0.9
+    """Share of its KV cache at which nothing more is sent."""
+    tpot: Mapping[ServiceClass, float] = field(
+        default_factory=lambda: {ServiceClass.INTERACTIVE: 0.05, ServiceClass.NORMAL: 0.15, ServiceClass.BATCH: 0.15}
+    )
+    """Seconds per output token that a class bears; slower, and nothing more of it is sent. Interactive's is also
+    what adaptive limits aim at while anybody but batch is there."""
+    tpot_most: float = 0.15
+    """No class is held back for less than this where the machine itself is slow."""
+    batch_floor: float = 0.1
+    """Share of an instance's limit that batch may always use."""
+    patience: float = 3.0
+    """A request waits for the instance that knows its prompt up to so many times what it saves."""
+    patience_most: float = 1.0
+    """But never longer than this, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +172,7 @@ class Settings:
 
     fairness: FairnessSettings = field(default_factory=FairnessSettings)
     queue: QueueSettings = field(default_factory=QueueSettings)
+    gate: GateSettings = field(default_factory=GateSettings)
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
     health: HealthSettings = field(default_factory=HealthSettings)

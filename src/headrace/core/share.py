@@ -33,6 +33,8 @@ class Node(Generic[Item]):
         "holds",
         "in_flight",
         "key",
+        "lead",
+        "led",
         "parent",
         "queue",
         "queued",
@@ -57,6 +59,10 @@ class Node(Generic[Item]):
         """Service charged to it, divided by its weight."""
         self.unsure = 0.0
         """The part of `vt` that was charged in advance and may still be refunded."""
+        self.lead = 0.0
+        """Head start among its siblings: it is served as if its `vt` were less by this."""
+        self.led = False
+        """Some child has a head start."""
         self.in_flight = 0
         self.holds = 0
         """Charges still open: the node must outlive them."""

@@ -82,13 +82,17 @@ class Call:
         "expected",
         "failures",
         "first",
+        "held",
         "id",
         "joinable",
         "leaf",
         "members",
         "place",
         "pool",
+        "prices",
         "produced",
+        "promoted",
+        "prompt",
         "records",
         "request",
         "retry",
@@ -128,6 +132,14 @@ class Call:
         self.tried: set[str] = set()
         self.records: list[AttemptRecord] = []
         self.retry: Timer | None = None
+        self.held: float | None = None
+        """Since when it waits for the instance that knows its prompt."""
+        self.prices = (0.0, 0.0)
+        """What a prompt and an output token cost it, fixed at its first dispatch."""
+        self.prompt = request.prompt_tokens
+        """Prompt tokens it was charged for: those the instance had not read before."""
+        self.promoted = False
+        """It waited so long as batch that it is treated as normal."""
         self.joinable = request.fingerprint is not None
         self.taken_over = False
 
@@ -140,9 +152,11 @@ class Call:
     def flow(self) -> Flow:
         """Whose account it is on: the leader's, in the most urgent class of all its members."""
         flow = self.leader.request.flow
+        if self.promoted and flow.service_class is ServiceClass.BATCH:
+            flow = flow._replace(service_class=ServiceClass.NORMAL)
         if len(self.members) > 1:
             for service_class, count in self._classes.items():
-                if count:
+                if count and service_class.rank <= flow.service_class.rank:
                     return flow if service_class is flow.service_class else flow._replace(service_class=service_class)
         return flow
 

@@ -1,0 +1,77 @@
+"""What an engine says of itself, corrected by what happened since it said so.
+
+A poll is old the moment it is read: a burst sent after it is not in it. So the queue at the engine is taken as the
+polled one, plus what was sent since, less what has begun since. A report that is too old, absent or garbled is
+unknown: neither zero nor full. Then only the gates that need no metrics hold.
+"""
+
+from __future__ import annotations
+
+from headrace.model import EngineReport
+
+
+class EngineView:
+    """One engine's metrics as known at a moment.
+
+    Args:
+        stale_after: seconds after which a report says nothing any more.
+    """
+
+    __slots__ = ("_busy_polls", "_begun", "_sent", "_stale_after", "known_at", "polled", "report")
+
+    def __init__(self, stale_after: float) -> None:
+        self._stale_after = stale_after
+        self._sent = self._begun = 0
+        self._busy_polls = 0
+        self.report: EngineReport | None = None
+        self.known_at: float | None = None
+        """When the metrics last said something."""
+        self.polled = False
+
+    def take(self, report: EngineReport | None, now: float) -> None:
+        """A poll ended; None: it said nothing."""
+        self.report = report
+        self.polled = True
+        if report is not None:
+            self.known_at = now
+            self._sent = self._begun = 0
+            self._busy_polls = self._busy_polls + 1 if report.waiting else 0
+
+    def sent(self) -> None:
+        """A request goes to the engine."""
+        self._sent += 1
+
+    def begun(self) -> None:
+        """The engine has begun to answer one, or it left."""
+        self._begun += 1
+
+    def fresh(self, now: float) -> EngineReport | None:
+        """The last report, if it still says anything."""
+        if self.report is None or self.known_at is None or now - self.known_at > self._stale_after:
+            return None
+        return self.report
+
+    def stale(self, now: float) -> bool:
+        """It is asked for metrics and nothing usable is known."""
+        return self.polled and self.fresh(now) is None
+
+    def waiting(self, now: float) -> float | None:
+        """Requests in the engine's own queue; None: unknown."""
+        report = self.fresh(now)
+        if report is None or report.waiting is None:
+            return None
+        return max(0.0, report.waiting + self._sent - self._begun)
+
+    def kv(self, pending_tokens: int, now: float) -> float | None:
+        """Share of the KV cache in use once `pending_tokens` more are read; None: unknown."""
+        report = self.fresh(now)
+        if report is None or report.kv is None:
+            return None
+        return report.kv + (pending_tokens / report.kv_tokens if report.kv_tokens else 0.0)
+
+    def strained(self, kv_below: float, now: float) -> bool:
+        """A queue on two polls in a row, a full cache, or requests thrown out of the batch."""
+        report = self.fresh(now)
+        if report is None:
+            return False
+        return self._busy_polls >= 2 or (report.kv or 0.0) > kv_below or (report.preemptions or 0.0) > 0.0
