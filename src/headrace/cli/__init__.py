@@ -19,6 +19,7 @@ COMMANDS = {
     "bench": "headrace.cli.bench:bench",
     "dlq": "headrace.cli.dlq:dlq",
     "mock-engine": "headrace.cli.mock_engine:mock_engine",
+    "simulate": "headrace.cli.simulate:simulate",
     "version": "headrace.cli.version:version",
 }
 """Command name -> where its function (or its group of commands) is."""
