@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import count
 
 from headrace import HeadraceError, Pipeline, PromptAnswer, PromptRequest
 from headrace.cli.demo_outage import Outage
@@ -90,34 +89,36 @@ async def play(
         trace = Trace(_now, pipe)
         pipe.on(trace)
         provider.watch(trace)
-        names = (f"req-{number:02}" for number in count(1))
         begun = _now()
-        asked = [_ask(pipe, next(names), user, question) for user in FRIENDS for question in QUESTIONS]
-        answered = tuple(await asyncio.gather(*asked))
+        answered = await _first_act(pipe)
         between = _now()
         if on_answers is not None:
             on_answers(answered)
         provider.down = True
-        pending: list[asyncio.Task[Turn]] = []
-        for number in range(1, 9):
-            if pending:
-                await asyncio.sleep(apart)
-            question = f"Are you there? (attempt {number})"
-            pending.append(asyncio.create_task(_ask(pipe, next(names), PERSISTENT, question)))
-        outage = tuple(await asyncio.gather(*pending))
+        outage = await _second_act(pipe, apart)
         ended = _now()
         view = pipe.snapshot().instances[0]
         totals = _totals(pipe, provider, view.breaker)
-        return Story(
-            answered=answered,
-            outage=outage,
-            letters=pipe.dlq.drain(),
-            breaker=view.breaker,
-            opens_in=view.breaker_opens_in,
-            totals=totals,
-            seconds={"answers": between - begun, "outage": ended - between, "total": ended - begun},
-            trace=trace,
-        )
+        seconds = {"answers": between - begun, "outage": ended - between, "total": ended - begun}
+        return Story(answered, outage, pipe.dlq.drain(), view.breaker, view.breaker_opens_in, totals, seconds, trace)
+
+
+async def _first_act(pipe: Pipeline) -> tuple[Turn, ...]:
+    """Everybody asks everything at once: req-01 to req-12."""
+    asked = [(user, question) for user in FRIENDS for question in QUESTIONS]
+    turns = (_ask(pipe, f"req-{number:02}", user, question) for number, (user, question) in enumerate(asked, 1))
+    return tuple(await asyncio.gather(*turns))
+
+
+async def _second_act(pipe: Pipeline, apart: float) -> tuple[Turn, ...]:
+    """One asks eight times, whatever the answers are: req-13 to req-20."""
+    pending: list[asyncio.Task[Turn]] = []
+    for number in range(13, 21):
+        if pending:
+            await asyncio.sleep(apart)
+        question = f"Are you there? (attempt {number - 12})"
+        pending.append(asyncio.create_task(_ask(pipe, f"req-{number}", PERSISTENT, question)))
+    return tuple(await asyncio.gather(*pending))
 
 
 def _totals(pipe: Pipeline, provider: Outage, breaker: BreakerState) -> dict[str, int | str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from types import TracebackType
@@ -44,7 +44,6 @@ ENDPOINT = "prompt"
 """What the requests of the library are called where the server's are chat, completions, embeddings."""
 
 _CLOSING = "the pipeline closes"
-_NO_LIMITS = LimitSettings()
 
 StrategyName: TypeAlias = Literal["fair_load", "weighted", "least_in_flight", "round_robin", "two_choices"]
 
@@ -105,16 +104,16 @@ class Pipeline:
         breaker = BreakerSettings(threshold=breaker_threshold, recovery=recovery_timeout)
         recovery = RecoverySettings(max_attempts=1 + retries, cooldown=cooldown_seconds)
         shares = FairnessSettings(policy=PolicyName(policy), user_weights=dict(weights or {}))
-        settings = Settings(fairness=shares, queue=queue, breaker=breaker, recovery=recovery)
-        settings = replace(settings, routing=RoutingSettings(strategy=Strategy(strategy)), limits=limits or _NO_LIMITS)
+        routing = RoutingSettings(strategy=Strategy(strategy))
+        settings = Settings(fairness=shares, queue=queue, breaker=breaker, recovery=recovery, routing=routing)
+        settings = settings if limits is None else replace(settings, limits=limits)
         self._sharing, self._stages = Sharing(dedup, dedup_scope), Stages(retrieve, assemble, post)
         self._letters, self._grace = MemoryDeadLetters(dead_letters), grace_seconds
         self._backends = backends(workers, timeouts or Timeouts())
         scheduler = Scheduler(settings, instances(self._backends, max_concurrent), random)
         cache = MemoryCache(random, ttl=ttl_seconds) if dedup == "full" else None
         self._gateway = Gateway(scheduler, self._backend, cache=cache, dead_letters=self._letters)
-        self._names = (f"{random.getrandbits(32):08x}-{number}" for number in itertools.count(1))
-        self._tasks: dict[asyncio.Task[PromptAnswer], Place] = {}
+        self._names, self._tasks = _names(random), dict[asyncio.Task[PromptAnswer], Place]()
 
     @property
     def dlq(self) -> DeadLetterQueue:
@@ -298,6 +297,10 @@ class Pipeline:
         self._tasks.pop(task).leave()
         if not task.cancelled():
             task.exception()  # looked at: whoever wants it awaits the submission
+
+
+def _names(random: Random) -> Iterator[str]:
+    return (f"{random.getrandbits(32):08x}-{number}" for number in itertools.count(1))
 
 
 def _flow(request: PromptRequest) -> Flow:
