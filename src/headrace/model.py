@@ -86,6 +86,8 @@ class Instance:
     tier: Tier = Tier.LOCAL
     capacity: float = 1.0
     max_concurrent: int = 10
+    adaptive: bool = False
+    """The in-flight limit is found between 1 and `max_concurrent`."""
     window_tokens: int | None = None
     """Most prompt tokens sent and not yet begun to be answered; None: no such window (cloud providers, in-process)."""
     weight: float = 1.0
@@ -127,6 +129,10 @@ class Request:
     """May be answered from the cache."""
     remember: bool = False
     """A finished answer may be stored in the cache."""
+    prefix: tuple[int, ...] = ()
+    """Hashes of the prompt's blocks, each covering all before it, salted by tenant: who may share what was read."""
+    prefix_block: int = 0
+    """Tokens of one block."""
     replayable: bool = True
     payload: Any = field(default=None, repr=False, compare=False)
 

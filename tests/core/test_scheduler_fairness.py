@@ -140,8 +140,8 @@ def test_no_class_starves_another() -> None:
 
 
 def test_classes_share_by_weight() -> None:
-    """All classes flooded: 6 : 3 : 1."""
-    stage = Stage(engine("a"), settings=fair())
+    """All classes flooded, without a head start: 6 : 3 : 1."""
+    stage = Stage(engine("a"), settings=fair(head_start=0.0))
     for number in range(120):
         for letter, service_class in zip("inb", ServiceClass, strict=True):
             stage.do(0.0, arrive(f"{letter}{number}", "ann", service_class=service_class))

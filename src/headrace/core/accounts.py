@@ -57,7 +57,7 @@ class Accounts:
         return self._cost(call, call.prompt, call.expected)
 
     def lead(self, pool: Pool) -> None:
-        """Give interactive its head start, in the pool's present capacity (borrowed virtual time, Duda and Cheriton 1999)."""
+        """Give interactive its head start, in the pool's present capacity (BVT, Duda and Cheriton 1999)."""
         settings = self._settings
         if self._by_token and settings.head_start:
             total = sum(settings.class_weights.values())

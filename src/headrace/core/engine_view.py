@@ -17,7 +17,7 @@ class EngineView:
         stale_after: seconds after which a report says nothing any more.
     """
 
-    __slots__ = ("_busy_polls", "_begun", "_sent", "_stale_after", "known_at", "polled", "report")
+    __slots__ = ("_begun", "_busy_polls", "_sent", "_stale_after", "known_at", "polled", "report")
 
     def __init__(self, stale_after: float) -> None:
         self._stale_after = stale_after
