@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from dataclasses import replace
 from random import Random
 from types import TracebackType
 from typing import Literal, Self, TypeAlias
@@ -43,6 +42,7 @@ from headrace.runtime.worker_set import AnyWorker, backends, instances
 ENDPOINT = "prompt"
 """What the requests of the library are called where the server's are chat, completions, embeddings."""
 
+_NO_LIMITS = LimitSettings()
 _CLOSING = "the pipeline closes"
 
 StrategyName: TypeAlias = Literal["fair_load", "weighted", "least_in_flight", "round_robin", "two_choices"]
@@ -93,7 +93,7 @@ class Pipeline:
         assemble: Assemble | None = None,
         post: Post | None = None,
         weights: Mapping[str, float] | None = None,
-        limits: LimitSettings | None = None,
+        limits: LimitSettings = _NO_LIMITS,
         dead_letters: int = 1000,
         timeouts: Timeouts | None = None,
         grace_seconds: float = 30.0,
@@ -102,15 +102,14 @@ class Pipeline:
         random = random or Random()
         queue = QueueSettings(size=queue_size, per_user=per_user_queue or queue_size + 1)
         breaker = BreakerSettings(threshold=breaker_threshold, recovery=recovery_timeout)
-        recovery = RecoverySettings(max_attempts=1 + retries, cooldown=cooldown_seconds)
+        retry = RecoverySettings(max_attempts=1 + retries, cooldown=cooldown_seconds)
         shares = FairnessSettings(policy=PolicyName(policy), user_weights=dict(weights or {}))
         routing = RoutingSettings(strategy=Strategy(strategy))
-        settings = Settings(fairness=shares, queue=queue, breaker=breaker, recovery=recovery, routing=routing)
-        settings = settings if limits is None else replace(settings, limits=limits)
+        rules = Settings(fairness=shares, queue=queue, breaker=breaker, recovery=retry, routing=routing, limits=limits)
         self._sharing, self._stages = Sharing(dedup, dedup_scope), Stages(retrieve, assemble, post)
         self._letters, self._grace = MemoryDeadLetters(dead_letters), grace_seconds
         self._backends = backends(workers, timeouts or Timeouts())
-        scheduler = Scheduler(settings, instances(self._backends, max_concurrent), random)
+        scheduler = Scheduler(rules, instances(self._backends, max_concurrent), random)
         cache = MemoryCache(random, ttl=ttl_seconds) if dedup == "full" else None
         self._gateway = Gateway(scheduler, self._backend, cache=cache, dead_letters=self._letters)
         self._names, self._tasks = _names(random), dict[asyncio.Task[PromptAnswer], Place]()
