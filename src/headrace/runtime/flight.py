@@ -6,6 +6,7 @@ The gateway says when an attempt is sent and when it is broken off; the attempt 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
@@ -48,7 +49,7 @@ class Flight:
         self.members = 0
         self.instance = ""
         self.usage: Usage | None = None
-        self.relay = Relay(keep=request.fingerprint is not None, on_sealed=self._sealed)
+        self.relay = Relay(keep=request.fingerprint is not None, on_sealed=partial(step, Sealed(call)))
 
     def send(self, dispatch: Dispatch, backend: Backend) -> None:
         """Start an attempt. It may be over before this returns."""
@@ -90,9 +91,6 @@ class Flight:
         if not frames:
             return None
         return Answer(form=request.form, frames=frames, usage=self.usage, model=request.model, instance=self.instance)
-
-    def _sealed(self) -> None:
-        self._step(Sealed(self.call))
 
 
 class _Port:

@@ -16,7 +16,7 @@ from headrace.runtime.stages import STREAM_FRAMES
 class WholeText:
     """Gathers an answer. `reply` is set by whoever opens the request."""
 
-    __slots__ = ("_head", "_parts", "_waiters", "ending", "fault", "reply", "wants_usage")
+    __slots__ = ("_answer", "_head", "_parts", "_waiters", "ending", "fault", "reply", "wants_usage")
 
     def __init__(self) -> None:
         self.wants_usage = False
@@ -24,6 +24,7 @@ class WholeText:
         self.ending: Ending | None = None
         self.fault: Fault | None = None
         self._head: AnswerHead | None = None
+        self._answer: PromptAnswer | None = None
         self._parts: list[bytes] = []
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -70,10 +71,13 @@ class WholeText:
             raise error_for(self.fault)
         if self.ending is Ending.CANCELLED:
             raise asyncio.CancelledError
-        return self._made()
+        if self._answer is None:
+            self._answer = self._made()
+        return self._answer
 
     def _made(self) -> PromptAnswer:
-        head, reply = self._head, self.reply
+        # Reply and reader know each other; whoever has the answer needs neither, and a cycle would outlive the request.
+        head, reply, self.reply = self._head, self.reply, None
         assert reply is not None
         text = b"".join(self._parts).decode()
         if head is None:
