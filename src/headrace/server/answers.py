@@ -103,6 +103,11 @@ class AnswerWriter:
             self._close(Ending.CANCELLED, 499)
 
     @property
+    def over(self) -> bool:
+        """Whether the caller has been told the end, or has left."""
+        return self._over
+
+    @property
     def _streams(self) -> bool:
         """Whether frames go straight through."""
         return self._call.stream and self._head is not None and self._head.form is AnswerForm.STREAM
@@ -142,6 +147,7 @@ class AnswerWriter:
     def _close(self, ending: Ending, status: int) -> None:
         self._over = True
         self._collected.clear()
+        self.too_large = None  # it leads back here, and what leads back waits for the garbage collector
         self._closed(Closing(ending, status, self._head))
 
     def _headers(self) -> list[tuple[str, str]]:

@@ -95,6 +95,8 @@ class DataPath:
         self._open.add(request_id)
         writer = AnswerWriter(exchange, call, request, self._settings.answer_limit, closed)
         reply = self._gateway.open(request, writer)
+        if writer.over:
+            return
 
         def left() -> None:
             writer.leave()
