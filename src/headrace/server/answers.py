@@ -75,9 +75,10 @@ class AnswerWriter:
         self._collected.append(data)
         self._size += len(data)
         if self._size > self._limit:
+            too_large = self.too_large
             self._fail(Ending.INFERENCE_FAILURE, errors.upstream_error("The answer is too large to be sent whole."))
-            if self.too_large is not None:
-                self.too_large()
+            if too_large is not None:
+                too_large()
         return True
 
     def end(self, ending: Ending, fault: Fault | None) -> None:
