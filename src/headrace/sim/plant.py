@@ -47,5 +47,5 @@ class Plant:
             kv=reading.kv_use,
             tpot=seconds / tokens if tokens > 0 else None,
             preemptions=reading.preemptions - (last.preemptions if last else 0),
-            kv_tokens=self.machine.profile.kv_tokens,
+            kv_tokens=self.machine.prefix_tokens or self.machine.profile.kv_tokens,
         )

@@ -12,9 +12,11 @@ from headrace.sim.scenario import Target
 from headrace.sim.suite import Result, Verdict
 
 _MOST_GROUPS = 6
-_FELT = ("asked", "answered", "failed", "wait_p50", "wait_p99", "ttft_p50", "ttft_p99", "tpot_p50")
-_WHOLE = ("output_rate", "jain", "service_difference", "hit_rate", "utilisation", "engine_waiting_p99", "limit")
-_HEADS = {
+FELT = ("asked", "answered", "failed", "wait_p50", "wait_p99", "ttft_p50", "ttft_p99", "tpot_p50")
+"""Measures of a group."""
+WHOLE = ("output_rate", "jain", "service_difference", "hit_rate", "utilisation", "engine_waiting_p99", "limit")
+"""Measures of the whole."""
+HEADS = {
     "wait_p50": "gateway wait p50",
     "wait_p99": "p99",
     "ttft_p50": "first token p50",
@@ -26,6 +28,7 @@ _HEADS = {
     "engine_waiting_p99": "waiting in engine p99",
     "limit": "in-flight limit",
 }
+"""Measure -> heading, where they differ."""
 
 
 def tables(results: Sequence[Result]) -> RenderableType:
@@ -42,20 +45,20 @@ def tables(results: Sequence[Result]) -> RenderableType:
 
 def felt(results: Sequence[Result]) -> Table:
     """What each group of users felt, under each policy."""
-    table = _table("users", "policy", *(_HEADS.get(name, name) for name in _FELT))
-    groups = _groups(results[0].metrics)
+    table = _table("users", "policy", *(HEADS.get(name, name) for name in FELT))
+    groups = groups_of(results[0].metrics)
     for group in groups:
         for number, result in enumerate(results):
-            cells = (shown(name, result.metrics.get(f"{name}[{group}]" if group else name)) for name in _FELT)
+            cells = (shown(name, result.metrics.get(f"{name}[{group}]" if group else name)) for name in FELT)
             table.add_row(group or "all" if number == 0 else "", result.policy, *cells)
     return table
 
 
 def whole(results: Sequence[Result]) -> Table:
     """Fairness and machines, under each policy."""
-    table = _table("", "policy", *(_HEADS.get(name, name) for name in _WHOLE))
+    table = _table("", "policy", *(HEADS.get(name, name) for name in WHOLE))
     for number, result in enumerate(results):
-        cells = (shown(name, result.metrics.get(name)) for name in _WHOLE)
+        cells = (shown(name, result.metrics.get(name)) for name in WHOLE)
         table.add_row("in all" if number == 0 else "", result.policy, *cells)
     return table
 
@@ -95,7 +98,8 @@ def _judged(verdict: Verdict) -> Text:
     return Text(f"{number} met", style="green") if verdict.ok else Text(f"{number} MISSED", style="bold red")
 
 
-def _groups(metrics: Mapping[str, float]) -> list[str]:
+def groups_of(metrics: Mapping[str, float]) -> list[str]:
+    """The groups worth a row each; [""] when there is only one."""
     found = [name[len("asked[") : -1] for name in metrics if name.startswith("asked[")]
     return (found if len(found) > 1 else [])[:_MOST_GROUPS] or [""]
 

@@ -156,6 +156,8 @@ class World:
             output_cap=ask.output if client.hint else client.cap,
             form=AnswerForm.STREAM,
             deadline=None if client.deadline is None else visit.arrived + client.deadline,
+            prefix=tuple(ask.chain[: ask.prompt // self._scenario.prefix_block]),
+            prefix_block=self._scenario.prefix_block,
             payload=ask,
         )
         self._waiting[request.id] = (ask, visit)
