@@ -138,12 +138,13 @@ async def test_a_packed_stream_is_unpacked_frame_by_frame(upstream: Upstream, en
         ([steps.raw(b"what is this\r\n\r\n"), steps.close()], Failure.PROTOCOL, b""),
         ([steps.head(200, (("x", "y" * 1_000_000),)), steps.hang()], Failure.PROTOCOL, b""),
         ([steps.raw(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 500 + b"\r\n"), steps.hang()], Failure.PROTOCOL, b""),
+        ([steps.head(200), steps.send(b"a"), steps.raw(b"zz\r\nb"), steps.hang()], Failure.PROTOCOL, b"a"),
         (steps.whole(200, b"not packed at all", (("content-encoding", "gzip"),)), Failure.PROTOCOL, b""),
         ([steps.raw(b"HTTP/1.0 200 OK\r\n\r\nall of it"), steps.close()], None, b"all of it"),
     ],
     ids=[
         *("cut", "in a chunk", "short", "at once", "no answer", "no answer but reset", "half a head", "no http"),
-        *("huge header", "many headers", "not gzip", "length by close"),
+        *("huge header", "many headers", "no chunk", "not gzip", "length by close"),
     ],
 )
 async def test_every_way_to_break_off(

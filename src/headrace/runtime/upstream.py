@@ -25,6 +25,7 @@ import aiohttp
 import structlog
 from aiohttp import hdrs
 from aiohttp.connector import Connection as PooledConnection
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.tracing import Trace
 from yarl import URL
 
@@ -194,6 +195,7 @@ class Upstream:
         finally:
             _WIRE.reset(token)
         wire.response = response
+        _heed_breaches(response)
         return response
 
     def _session(self, *, fresh: bool) -> aiohttp.ClientSession:
@@ -332,6 +334,21 @@ class _Exchange:
             self.finish(Failure.PROTOCOL, "internal error")
         except Exception:  # noqa: BLE001 - the same edge
             _log.exception("upstream_sink_failed_again")
+
+
+def _heed_breaches(response: aiohttp.ClientResponse) -> None:
+    """Let a breach of HTTP in the middle of a body end the body; the library itself would leave its reader waiting."""
+    connection, content = response.connection, response.content
+    protocol = None if connection is None else connection.protocol
+    closed = None if protocol is None else protocol.closed
+
+    def end_body(_: asyncio.Future[None]) -> None:
+        breach = None if protocol is None else protocol.exception()
+        if isinstance(breach, HttpProcessingError) and not content.is_eof() and content.exception() is None:
+            content.set_exception(breach)
+
+    if closed is not None:
+        closed.add_done_callback(end_body)
 
 
 def _payload(body: bytes) -> bytes | BytesIO | None:
