@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from random import SystemRandom
@@ -41,6 +42,11 @@ _USERS = (
     "NAME:key=value,... (repeatable). Keys: rate, burst, concurrency, think, at, until, requests, prompt, output, "
     "shared, session, class, key_env, copies. Lengths: 400, 100-900, lognormal:400:0.8."
 )
+_Seconds = typer.Option(min=0.1, max=LONGEST_RUN, help="Seconds to measure.")
+_Grace = typer.Option(min=0.0, max=LONGEST_RUN, help="Seconds in which what is under way may then still end.")
+_IgnoreEos = typer.Option("--ignore-eos", help="Answers of full length, from engines that know ignore_eos.")
+_KeyEnv = typer.Option(help="The environment variable that holds the API key.", show_default=False)
+_Json = typer.Option("--json", help="Write the result there as JSON; - prints it instead of the tables.")
 
 
 def bench(
@@ -48,20 +54,14 @@ def bench(
     *,
     users: Annotated[list[str] | None, typer.Option("--users", "-u", help=_USERS, show_default=False)] = None,
     preset: Annotated[Preset | None, typer.Option(help="Ready-made users; flood where no --users are given.")] = None,
-    duration: Annotated[float, typer.Option(min=0.1, max=LONGEST_RUN, help="Seconds to measure.")] = 20.0,
-    grace: Annotated[
-        float, typer.Option(min=0.0, max=LONGEST_RUN, help="Seconds in which what is under way may then still end.")
-    ] = 30.0,
+    duration: Annotated[float, _Seconds] = 20.0,
+    grace: Annotated[float, _Grace] = 30.0,
     model: Annotated[str | None, typer.Option(help="The model to ask; else the first that is listed.")] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Most seconds for one request.")] = 300.0,
-    ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Answers of full length, from engines that know ignore_eos.")
-    ] = False,
-    api_key_env: Annotated[
-        str | None, typer.Option(help="The environment variable that holds the API key.", show_default=False)
-    ] = None,
+    ignore_eos: Annotated[bool, _IgnoreEos] = False,
+    api_key_env: Annotated[str | None, _KeyEnv] = None,
     seed: Annotated[int | None, typer.Option(help="Start of the random numbers; a new one where absent.")] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the result there as JSON; - prints it.")] = None,
+    json: Annotated[Path | None, _Json] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the result there (png, svg, pdf).")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before loading another machine.")] = False,
 ) -> None:
@@ -73,31 +73,20 @@ def bench(
     try:
         if plot is not None:
             check(plot)
-        chosen = _users(users or [], preset)
+        chosen, start = _users(users or [], preset), SystemRandom().randrange(2**32) if seed is None else seed
+        keys = {user.name: _key(user.key_env) or "" for user in chosen if user.key_env is not None}
+        plan = Plan(users=chosen, model=model or "", duration=duration, grace=grace, seed=start, keys=keys)
         endpoint = Endpoint(url, _key(api_key_env), timeout)
         _consent(endpoint.url, yes=yes)
-        plan = Plan(
-            users=chosen,
-            model=model or "",
-            duration=duration,
-            grace=grace,
-            seed=SystemRandom().randrange(2**32) if seed is None else seed,
-            ignore_eos=ignore_eos,
-            keys={user.name: _key(user.key_env) or "" for user in chosen if user.key_env is not None},
-        )
-        result = asyncio.run(_measure(endpoint, plan))
+        result = asyncio.run(_measure(endpoint, replace(plan, ignore_eos=ignore_eos)))
     except (Unusable, Undrawable, ValueError) as error:
         raise Refused(f"{error}") from None
     _hand_over(result, json, plot)
-    if result.interrupted:
-        raise typer.Exit(130)
-    raise typer.Exit(0 if result.served else 1)
+    raise typer.Exit(130 if result.interrupted else int(not result.served))
 
 
 async def _measure(endpoint: Endpoint, plan: Plan) -> Report:
     """Ask once to see that it works, then run. Ctrl-C ends the run and still gives its result."""
-    from dataclasses import replace
-
     from headrace.bench.report import report
     from headrace.bench.run import Run
 

@@ -56,9 +56,10 @@ def serve(
     listed = listed_models(chosen.config)
     chosen = with_listed(chosen, listed, os.environ)
     sample = sample_model(chosen.config, listed)
+    noted = _journal(journal, plain=journal_names)
     print("\n".join(greeting(chosen, number())), flush=True)
 
-    _run(chosen.config, sample, _journal(journal, plain=journal_names), talk=talk)
+    _run(chosen.config, sample, noted, talk=talk)
 
 
 def _journal(path: Path | None, *, plain: bool) -> Journal | None:
