@@ -103,6 +103,11 @@ class Metrics:
         self._tokens = _Counts(registry, "tokens_total", "Tokens of finished calls.", "kind")
         self._dead = _Counts(registry, "dead_letters_total", "Dead letters written.", "reason")
 
+    @property
+    def open(self) -> int:
+        """Requests and calls that something is remembered of."""
+        return len(self._open) + len(self._leaders)
+
     def __call__(self, event: Event, decisions: Sequence[Decision], now: float) -> None:
         """Count one step."""
         if isinstance(event, Arrived):

@@ -1,0 +1,162 @@
+"""Metrics: what is counted, once, and that no caller can make a series."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from headrace.core.settings import RecoverySettings, Settings
+from headrace.model import Flow, ServiceClass
+from headrace.runtime.observe import Gauges, Metrics
+from headrace.testing import on_virtual_time
+from tests.runtime.engines import DOWN, Bench
+
+SAME = b"f" * 32
+
+
+class Observed:
+    """A bench whose metrics can be read."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.registry = CollectorRegistry()
+        self.metrics = Metrics(self.registry, ["m"])
+        bench.gateway.observe(self.metrics)
+        self.registry.register(
+            Gauges(bench.gateway.snapshot, bench.letters, lambda: [("queue", 1, 512)], replays=lambda: 3)
+        )
+
+    def value(self, name: str, **labels: str) -> float:
+        """One sample; 0 when there is none."""
+        found = self.registry.get_sample_value(f"headrace_{name}", labels)
+        return 0.0 if found is None else found
+
+    def total(self, name: str) -> float:
+        """All samples of a name together."""
+        return sum(
+            sample.value
+            for family in self.registry.collect()
+            for sample in family.samples
+            if sample.name == f"headrace_{name}"
+        )
+
+    @property
+    def series(self) -> int:
+        """How many there are."""
+        return sum(len(family.samples) for family in self.registry.collect())
+
+
+def busy() -> Observed:
+    """A gateway to which a little of everything has happened."""
+    observed = Observed(Bench(instances=2, settings=Settings(recovery=RecoverySettings(max_attempts=2))))
+    bench = observed.bench
+    bench.ask("answered", fingerprint=SAME)
+    bench.ask("joined", fingerprint=SAME)
+    bench.engines.attempts[-1].answer(b"x")
+    bench.ask("retried")
+    bench.engines.attempts[-1].finish(outcome=DOWN)
+    bench.engines.attempts[-1].answer(b"x")
+    bench.ask("cancelled")[1].cancel()
+    bench.ask("other", model="not-named-in-the-configuration", flow=Flow(ServiceClass.BATCH))
+    bench.engines.attempts[-1].answer(b"x")
+    return observed
+
+
+@on_virtual_time
+async def test_what_happened_is_counted_once() -> None:
+    """Each request by its ending, each attempt by its outcome, each call's tokens however many shared it."""
+    observed = busy()
+    assert observed.value("requests_total", model="m", ending="answered", **{"class": "normal"}) == 3
+    assert observed.value("requests_total", model="m", ending="cancelled", **{"class": "normal"}) == 1
+    assert observed.value("dedup_total", result="joined") == 1
+    assert observed.value("dedup_total", result="miss") == 4
+    assert observed.value("attempts_total", cause="ok", kind="success") == 3
+    assert observed.value("attempts_total", cause="connect", kind="failure") == 1
+    assert observed.value("retries_total", cause="connect") == 1
+    assert observed.total("model_calls_total") == 5
+    assert observed.value("tokens_total", kind="completion") == 6
+    assert observed.value("time_to_first_token_seconds_count", model="m", **{"class": "normal"}) == 2
+    assert observed.value("queue_wait_seconds_count", **{"class": "normal"}) == 3
+
+
+@on_virtual_time
+async def test_every_arrival_ends_in_the_counts() -> None:
+    """Requests counted by ending are all requests that came; nothing of them is remembered after their end."""
+    observed = busy()
+    assert observed.total("requests_total") == 5
+    assert observed.total("request_duration_seconds_count") == 5
+    assert observed.metrics.open == 0
+    observed.bench.assert_empty()
+
+
+@on_virtual_time
+async def test_tokens_count_although_the_leader_left() -> None:
+    """A shared call's tokens are counted for whoever stayed."""
+    observed = Observed(Bench())
+    leader = observed.bench.ask("a", fingerprint=SAME)[1]
+    observed.bench.ask("b", fingerprint=SAME)
+    observed.bench.ask("c", fingerprint=SAME)
+    leader.cancel()
+    observed.bench.engines.attempts[0].answer(b"x")
+    assert observed.value("tokens_total", kind="completion") == 2
+    assert observed.metrics.open == 0
+
+
+@on_virtual_time
+async def test_no_caller_makes_a_series() -> None:
+    """Ten thousand invented models, users, sessions and ids: not one series more than for the first of them."""
+    observed = busy()
+    observed.bench.engines.script = lambda attempt: attempt.answer(b"x")
+    before, random = observed.series, Random(0)
+    for number in range(10_000):
+        name = f"{random.getrandbits(64):x}"
+        flow = Flow(ServiceClass.BATCH, "default", f"user-{name}", f"session-{name}")
+        observed.bench.ask(f"id-{number}", model=f"model-{name}", flow=flow)
+    assert observed.series == before
+    assert observed.value("requests_total", model="other", ending="answered", **{"class": "batch"}) == 10_001
+    observed.bench.assert_empty()
+    text = generate_latest(observed.registry).decode()
+    assert "user-" not in text
+    assert "model-" not in text
+    assert "id-" not in text
+
+
+@on_virtual_time
+async def test_gauges_show_the_moment() -> None:
+    """What is held is read when it is asked for: in flight, health, breaker, depth and bounds."""
+    observed = Observed(Bench())
+    observed.bench.ask("a")
+    assert observed.value("inflight", instance="gpu-1") == 1
+    observed.bench.engines.attempts[0].answer(b"x")
+    assert observed.value("inflight", instance="gpu-1") == 0
+    assert observed.value("instance_up", instance="gpu-1") == 1
+    assert observed.value("breaker_state", instance="gpu-1") == 0
+    assert observed.value("stage_capacity", stage="queue") == 512
+    assert observed.value("dead_letter_depth") == 0
+
+
+@on_virtual_time
+async def test_the_text_is_as_prometheus_wants_it() -> None:
+    """Every family has help and a type, counters and only they end in `_total`, names are in snake case."""
+    observed = busy()
+    text = generate_latest(observed.registry).decode()
+    families = [family for family in text_string_to_metric_families(text) if not family.name.endswith("_created")]
+    assert families
+    for family in families:
+        assert re.fullmatch(r"headrace_[a-z][a-z0-9_]*", family.name), family.name
+        assert family.documentation.endswith("."), family.name
+        assert family.type in {"counter", "gauge", "histogram"}, family.name
+        assert not re.search(r"_(milliseconds|ms|minutes|kb|count|sum|bucket|gauge|counter|total)$", family.name)
+        assert not re.search(r"_(counter|gauge|histogram|summary)(_|$)", family.name)
+        labels = {label for sample in family.samples for label in sample.labels}
+        assert labels <= {"model", "class", "ending", "instance", "cause", "kind", "result", "reason", "stage", "le"}
+    counters = re.findall(r"^# TYPE (\S+) counter$", text, re.MULTILINE)
+    assert counters
+    assert all(name.endswith("_total") for name in counters)
+    assert len(re.findall(r"^# TYPE ", text, re.MULTILINE)) == len(re.findall(r"^# HELP ", text, re.MULTILINE))
+    names = re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE)
+    assert len(names) == len(set(names)), "no family twice"
