@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec
 
 import pytest
 
@@ -16,23 +14,13 @@ from headrace.model import AnswerForm, Cause, Dispatch, Engine, Flow, Instance, 
 from headrace.runtime.attempts import HttpBackend
 from headrace.runtime.backend import Running, Timeouts
 from headrace.runtime.upstream import Upstream
-from headrace.testing import Changes, Script, ScriptedEngine, run_virtual, steps
+from headrace.testing import Changes, Script, ScriptedEngine, steps
 from headrace.wire.frames import Frame
 from headrace.wire.openai import parse
+from tests.runtime.virtual import virtually
 
-P = ParamSpec("P")
 CHAT: dict[str, object] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 KEY = "Zk7Qx9Wv2Lp4Tn8R"
-
-
-def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Decorator: the test runs on virtual time, loopback sockets included."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        run_virtual(test(*args, **kwargs), settle=0.004)
-
-    return run
 
 
 @dataclass

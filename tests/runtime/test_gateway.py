@@ -7,53 +7,14 @@ import asyncio
 import pytest
 
 from headrace.core.settings import QueueSettings, RecoverySettings, Settings
-from headrace.errors import Fault
-from headrace.model import AnswerForm, Arrived, CacheResult, Cause, Ending, Flow, Outcome, ServiceClass
+from headrace.model import AnswerForm, CacheResult, Cause, Ending, Outcome
 from headrace.runtime.backend import Port
-from headrace.runtime.gateway import Reply
-from headrace.runtime.relay import KEEP_BYTES, AnswerHead
-from headrace.runtime.stores import LetterFilter
+from headrace.runtime.relay import AnswerHead
 from headrace.testing import on_virtual_time
 from headrace.wire.frames import Frame
 from tests.runtime.caller import Caller
-from tests.runtime.engines import DOWN, Attempt, Bench, Payload
-
-SAME = b"f" * 32
-"""A fingerprint."""
-
-
-class Meddler(Caller):
-    """A caller that does something of its own whenever it is told something."""
-
-    def __init__(self, deed: str) -> None:
-        super().__init__()
-        self.deed = deed
-        self.reply: Reply | None = None
-        self.bench: Bench | None = None
-        self.opened: list[Caller] = []
-
-    def begin(self, head: AnswerHead) -> None:
-        super().begin(head)
-        self.act("begin")
-
-    def write(self, data: bytes) -> bool:
-        took = super().write(data)
-        self.act("write")
-        return took
-
-    def end(self, ending: Ending, fault: Fault | None) -> None:
-        super().end(ending, fault)
-        self.act("end")
-
-    def act(self, moment: str) -> None:
-        if self.deed == f"cancel in {moment}" and self.reply is not None:
-            self.reply.cancel()
-        if self.deed == f"open in {moment}" and self.bench is not None and not self.opened:
-            self.opened.append(Caller())
-            shared = self.bench.seen[0][0]
-            assert isinstance(shared, Arrived)
-            self.bench.ask("second", self.opened[0], fingerprint=shared.request.fingerprint)
-
+from tests.runtime.engines import DOWN, Attempt, Bench
+from tests.runtime.meddler import Meddler
 
 # ------------------------------------------------------------------------------------------------ the usual way
 
@@ -225,90 +186,6 @@ async def test_facts_that_come_up_meanwhile_wait_in_line() -> None:
     assert bench.engines.attempts[2].dispatch.request.id == "second"
 
 
-# ------------------------------------------------------------------------------------------------ shared calls
-
-
-@on_virtual_time
-async def test_a_late_joiner_gets_all_of_it() -> None:
-    """Who joins when half is produced gets the first half at once, then the rest; the engine was asked once."""
-    bench = Bench()
-    first, _ = bench.ask("a", fingerprint=SAME)
-    (attempt,) = bench.engines.attempts
-    attempt.say(b"one", b"two")
-    late, _ = bench.ask("b", fingerprint=SAME)
-    assert late.got == [b"one", b"two"]
-    attempt.finish(b"three")
-    assert first.got == late.got == [b"one", b"two", b"three"]
-    assert (first.heads[0].cache, late.heads[0].cache) == (CacheResult.MISS, CacheResult.JOINED)
-    assert first.endings == late.endings == [(Ending.ANSWERED, None)]
-    assert len(bench.engines.attempts) == 1
-    bench.assert_empty()
-
-
-@on_virtual_time
-async def test_the_leader_may_leave_the_others_stay() -> None:
-    """The call goes on for whoever is left; the last one to leave breaks it off."""
-    bench = Bench()
-    leader, leading = bench.ask("a", fingerprint=SAME)
-    follower, following = bench.ask("b", fingerprint=SAME)
-    (attempt,) = bench.engines.attempts
-    attempt.say(b"one")
-    leading.cancel()
-    attempt.port.feed(Frame(b"two"))
-    assert (leader.got, follower.got) == ([b"one"], [b"one", b"two"])
-    assert attempt.calls == []
-    following.cancel()
-    assert attempt.calls == ["abort"]
-    assert leader.endings == follower.endings == []
-    bench.assert_empty()
-
-
-@on_virtual_time
-async def test_an_answer_that_outgrew_its_bound_is_not_joined() -> None:
-    """Past what is kept nobody joins: the next identical request makes a call of its own, and both are whole."""
-    bench = Bench()
-    first, _ = bench.ask("a", fingerprint=SAME, remember=True)
-    bench.engines.attempts[0].say(b"x" * (KEEP_BYTES + 1))
-    second, _ = bench.ask("b", fingerprint=SAME)
-    assert "Sealed" in bench.facts
-    assert len(bench.engines.attempts) == 2
-    bench.engines.attempts[0].finish()
-    bench.engines.attempts[1].answer(b"y")
-    assert (len(first.got[0]), second.got) == (KEEP_BYTES + 1, [b"y"])
-    assert len(bench.cache) == 0, "an answer that was not kept cannot be remembered"
-    bench.assert_empty()
-
-
-@on_virtual_time
-async def test_a_remembered_answer_is_given_to_several_at_once() -> None:
-    """From the cache each gets the same bytes, HIT, without a call; also one that asks while it is being handed out."""
-    bench = Bench()
-    bench.ask("a", fingerprint=SAME, remember=True)
-    bench.engines.attempts[0].answer(b"one", b"two")
-    callers = [bench.ask(name, fingerprint=SAME, look_up=True)[0] for name in "bc"]
-    meddler = Meddler("open in write")
-    meddler.bench = bench
-    bench.ask("d", meddler, fingerprint=SAME, look_up=True)
-    for caller in [*callers, meddler, *meddler.opened]:
-        assert caller.got == [b"one", b"two"]
-        assert caller.endings == [(Ending.ANSWERED, None)]
-        assert caller.heads[0].cache is CacheResult.HIT
-    assert len(bench.engines.attempts) == 1
-    assert bench.gateway.snapshot().totals["hits"] == 4
-    bench.assert_empty()
-
-
-@on_virtual_time
-async def test_a_miss_is_asked_of_an_engine() -> None:
-    """A look-up that finds nothing costs nothing: the call goes on to the queue."""
-    bench = Bench()
-    caller, _ = bench.ask("a", fingerprint=SAME, look_up=True)
-    bench.engines.attempts[0].answer(b"x")
-    assert caller.heads[0].cache is CacheResult.MISS
-    assert bench.facts == ["Arrived", "Looked", "Started", "Finished"]
-    bench.assert_empty()
-
-
 # ------------------------------------------------------------------------------------------------ ids and leaving
 
 
@@ -378,90 +255,3 @@ def _misbehave(port: Port) -> None:
     port.feed(Frame(b"too late"))
     port.progressed(5)
     port.finished(Outcome(Cause.OK))
-
-
-# ------------------------------------------------------------------------------------------------ time and the end
-
-
-@on_virtual_time
-async def test_the_gateway_wakes_by_itself() -> None:
-    """A wait in the queue ends when it should although nothing else happens, and is buried with its request."""
-    bench = Bench(settings=Settings(queue=QueueSettings(timeouts={ServiceClass.NORMAL: 60.0})), limit=1)
-    bench.ask("runs")
-    waits, _ = bench.ask("waits", payload=Payload(b"what was asked"))
-    await asyncio.sleep(59.0)
-    assert not waits.endings
-    await asyncio.sleep(1.5)
-    assert [ending for ending, _ in waits.endings] == [Ending.QUEUE_TIMEOUT]
-    (letter,) = await bench.letters.list(LetterFilter())
-    assert (letter.reason, letter.body) == ("queue_timeout", b"what was asked")
-    assert letter.waited == pytest.approx(60.0, abs=0.1)
-    bench.engines.attempts[0].answer(b"x")
-    bench.assert_empty()
-
-
-@on_virtual_time
-async def test_prompts_are_not_kept_unless_wanted() -> None:
-    """Without `keep_prompts` a dead letter says what happened to a request, but not what it asked."""
-    bench = Bench(keep_prompts=False, settings=Settings(recovery=RecoverySettings(max_attempts=1)))
-    bench.ask("a", payload=Payload(b"a secret"))
-    bench.engines.attempts[0].finish(outcome=DOWN)
-    (letter,) = await bench.letters.list(LetterFilter())
-    assert letter.body is None
-    assert [record.cause for record in letter.attempts] == [Cause.CONNECT]
-
-
-@on_virtual_time
-async def test_draining_lets_the_running_end() -> None:
-    """The queued are told at once, new ones are refused, the running finish; every drain returns when all is done."""
-    bench = Bench(limit=1)
-    runs, _ = bench.ask("runs")
-    waits, _ = bench.ask("waits")
-    drains = [asyncio.ensure_future(bench.gateway.drain(30.0)) for _ in range(2)]
-    await asyncio.sleep(1.0)
-    assert [ending for ending, _ in waits.endings] == [Ending.SHUTTING_DOWN]
-    assert [ending for ending, _ in bench.ask("new")[0].endings] == [Ending.DRAINING]
-    assert not any(drain.done() for drain in drains)
-    bench.engines.attempts[0].answer(b"x")
-    await asyncio.gather(*drains)
-    assert runs.endings == [(Ending.ANSWERED, None)]
-    assert asyncio.get_running_loop().time() == pytest.approx(1.0)
-    bench.assert_empty()
-
-
-@on_virtual_time
-async def test_draining_ends_with_its_grace() -> None:
-    """What still runs when the grace is over is broken off and told so."""
-    bench = Bench()
-    caller, _ = bench.ask("a")
-    await bench.gateway.drain(30.0)
-    assert asyncio.get_running_loop().time() == pytest.approx(30.0)
-    assert bench.engines.attempts[0].aborted
-    assert [ending for ending, _ in caller.endings] == [Ending.SHUTTING_DOWN]
-    bench.assert_empty()
-
-
-@on_virtual_time
-async def test_closing_ends_everything_at_once() -> None:
-    """Closed while a drain waits, all are told, both return without delay, and no timer is left behind."""
-    bench = Bench(limit=1)
-    callers = [bench.ask(name)[0] for name in "abc"]
-    drain = asyncio.ensure_future(bench.gateway.drain(30.0))
-    await asyncio.sleep(0)
-    await bench.gateway.close()
-    await drain
-    assert [caller.endings[0][0] for caller in callers] == [Ending.SHUTTING_DOWN] * 3
-    assert asyncio.get_running_loop().time() == 0.0
-    bench.assert_empty()
-
-
-@on_virtual_time
-async def test_places_in_the_queue_can_be_asked_for() -> None:
-    """A waiting user sees his own requests, and nobody else's."""
-    bench = Bench(limit=1)
-    bench.ask("runs")
-    bench.ask("mine", flow=Flow(user="bob"))
-    bench.ask("other")
-    assert [name for name, _, _ in bench.gateway.positions(Flow(user="bob"))] == ["mine"]
-    assert not bench.gateway.positions(Flow(user="carol"))
-    await bench.gateway.close()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, ParamSpec
 
 import pytest
 
@@ -16,22 +14,12 @@ from headrace.model import Engine, Instance, Probed, ServedModel
 from headrace.runtime.attempts import Pulse
 from headrace.runtime.probes import Prober, ProbeSettings
 from headrace.runtime.upstream import Upstream
-from headrace.testing import Changes, Script, ScriptedConnection, ScriptedEngine, run_virtual, steps
+from headrace.testing import Changes, Script, ScriptedConnection, ScriptedEngine, steps
+from tests.runtime.virtual import virtually
 
-P = ParamSpec("P")
 QUICK = ProbeSettings(interval=1.0, timeout=1.0, deep_every=0)
 GOOD = steps.json(200, {})
 BAD = steps.json(500, {})
-
-
-def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Decorator: the test runs on virtual time, loopback sockets included."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        run_virtual(test(*args, **kwargs), settle=0.004)
-
-    return run
 
 
 @dataclass

@@ -1,0 +1,97 @@
+"""The gateway wakes by itself, drains, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace.core.settings import QueueSettings, RecoverySettings, Settings
+from headrace.model import Cause, Ending, Flow, ServiceClass
+from headrace.runtime.stores import LetterFilter
+from headrace.testing import on_virtual_time
+from tests.runtime.engines import DOWN, Bench, Payload
+
+
+@on_virtual_time
+async def test_the_gateway_wakes_by_itself() -> None:
+    """A wait in the queue ends when it should although nothing else happens, and is buried with its request."""
+    bench = Bench(settings=Settings(queue=QueueSettings(timeouts={ServiceClass.NORMAL: 60.0})), limit=1)
+    bench.ask("runs")
+    waits, _ = bench.ask("waits", payload=Payload(b"what was asked"))
+    await asyncio.sleep(59.0)
+    assert not waits.endings
+    await asyncio.sleep(1.5)
+    assert [ending for ending, _ in waits.endings] == [Ending.QUEUE_TIMEOUT]
+    (letter,) = await bench.letters.list(LetterFilter())
+    assert (letter.reason, letter.body) == ("queue_timeout", b"what was asked")
+    assert letter.waited == pytest.approx(60.0, abs=0.1)
+    bench.engines.attempts[0].answer(b"x")
+    bench.assert_empty()
+
+
+@on_virtual_time
+async def test_prompts_are_not_kept_unless_wanted() -> None:
+    """Without `keep_prompts` a dead letter says what happened to a request, but not what it asked."""
+    bench = Bench(keep_prompts=False, settings=Settings(recovery=RecoverySettings(max_attempts=1)))
+    bench.ask("a", payload=Payload(b"a secret"))
+    bench.engines.attempts[0].finish(outcome=DOWN)
+    (letter,) = await bench.letters.list(LetterFilter())
+    assert letter.body is None
+    assert [record.cause for record in letter.attempts] == [Cause.CONNECT]
+
+
+@on_virtual_time
+async def test_draining_lets_the_running_end() -> None:
+    """The queued are told at once, new ones are refused, the running finish; every drain returns when all is done."""
+    bench = Bench(limit=1)
+    runs, _ = bench.ask("runs")
+    waits, _ = bench.ask("waits")
+    drains = [asyncio.ensure_future(bench.gateway.drain(30.0)) for _ in range(2)]
+    await asyncio.sleep(1.0)
+    assert [ending for ending, _ in waits.endings] == [Ending.SHUTTING_DOWN]
+    assert [ending for ending, _ in bench.ask("new")[0].endings] == [Ending.DRAINING]
+    assert not any(drain.done() for drain in drains)
+    bench.engines.attempts[0].answer(b"x")
+    await asyncio.gather(*drains)
+    assert runs.endings == [(Ending.ANSWERED, None)]
+    assert asyncio.get_running_loop().time() == pytest.approx(1.0)
+    bench.assert_empty()
+
+
+@on_virtual_time
+async def test_draining_ends_with_its_grace() -> None:
+    """What still runs when the grace is over is broken off and told so."""
+    bench = Bench()
+    caller, _ = bench.ask("a")
+    await bench.gateway.drain(30.0)
+    assert asyncio.get_running_loop().time() == pytest.approx(30.0)
+    assert bench.engines.attempts[0].aborted
+    assert [ending for ending, _ in caller.endings] == [Ending.SHUTTING_DOWN]
+    bench.assert_empty()
+
+
+@on_virtual_time
+async def test_closing_ends_everything_at_once() -> None:
+    """Closed while a drain waits, all are told, both return without delay, and no timer is left behind."""
+    bench = Bench(limit=1)
+    callers = [bench.ask(name)[0] for name in "abc"]
+    drain = asyncio.ensure_future(bench.gateway.drain(30.0))
+    await asyncio.sleep(0)
+    await bench.gateway.close()
+    await drain
+    assert [caller.endings[0][0] for caller in callers] == [Ending.SHUTTING_DOWN] * 3
+    assert asyncio.get_running_loop().time() == 0.0
+    bench.assert_empty()
+
+
+@on_virtual_time
+async def test_places_in_the_queue_can_be_asked_for() -> None:
+    """A waiting user sees his own requests, and nobody else's."""
+    bench = Bench(limit=1)
+    bench.ask("runs")
+    bench.ask("mine", flow=Flow(user="bob"))
+    bench.ask("other")
+    assert [name for name, _, _ in bench.gateway.positions(Flow(user="bob"))] == ["mine"]
+    assert not bench.gateway.positions(Flow(user="carol"))
+    await bench.gateway.close()
