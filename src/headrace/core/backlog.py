@@ -29,7 +29,7 @@ class Backlog:
 
     def user_full(self, call: Call) -> bool:
         """The call's user has as many calls queued as one user may."""
-        flow = call.request.flow
+        flow = call.flow
         return self._users.get((flow.tenant, flow.user), 0) >= self._settings.per_user
 
     def add(self, call: Call) -> None:
@@ -57,7 +57,7 @@ class Backlog:
     def displaceable(self, call: Call) -> Call | None:
         """The newest queued call of the lowest class below `call`'s that never ran: it makes room for `call`."""
         for service_class in sorted(ServiceClass, key=lambda c: -c.rank):
-            if service_class.rank <= call.request.flow.service_class.rank:
+            if service_class.rank <= call.flow.service_class.rank:
                 return None
             for other in reversed(self._classes[service_class].values()):
                 if other.attempt == 0:

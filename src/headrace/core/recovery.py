@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from random import Random
 
 _REFILL_SECONDS = 60.0
+_DUST = 1e-9
+"""What sums of fractions may be off by."""
 _UNAVAILABLE = 503
 
 
@@ -45,7 +47,7 @@ class RetryBudget:
             quiet = max(0.0, now - self._at)
             self._left = min(self._reserve, self._left + quiet * self._reserve / _REFILL_SECONDS)
         self._at = now
-        if self._left < 1.0:
+        if self._left < 1.0 - _DUST:
             return False
         self._left -= 1.0
         return True

@@ -151,6 +151,8 @@ class Call:
     @property
     def flow(self) -> Flow:
         """Whose account it is on: the leader's, in the most urgent class of all its members."""
+        if not self.members:
+            return self.request.flow
         flow = self.leader.request.flow
         if self.promoted and flow.service_class is ServiceClass.BATCH:
             flow = flow._replace(service_class=ServiceClass.NORMAL)

@@ -1,0 +1,123 @@
+"""The promises of `headrace.core.gate`: places in flight and the un-started window."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.gate import Gate, Pass
+from headrace.core.settings import Settings
+from headrace.model import Instance, ServiceClass
+
+_CLASS = ServiceClass.NORMAL
+
+
+def gate(limit: int = 10, window: int | None = 1000) -> Gate:
+    """A gate that knows nothing yet."""
+    return Gate(Instance(id="a", max_concurrent=limit, window_tokens=window), Settings())
+
+
+def enter(at: Gate, tokens: int, now: float = 0.0, streamed: bool = True) -> Pass:
+    """Go in after asking."""
+    assert not at.shut(tokens, now)
+    return at.enter(tokens, _CLASS, streamed, now)
+
+
+def test_no_more_than_the_limit_is_in_flight() -> None:
+    """Full is full; a place that is given back is a place."""
+    one = gate(limit=2, window=None)
+    first = enter(one, 5)
+    enter(one, 5)
+    assert one.shut(5, 0.0) == "in_flight"
+    one.leave(first, 1.0)
+    assert not one.shut(5, 1.0)
+
+
+def test_the_window_bounds_what_was_sent_and_not_begun() -> None:
+    """A burst of prompts fills it; a first token makes room at once."""
+    one = gate()
+    first = enter(one, 600)
+    assert one.shut(600, 0.0) == "window"
+    assert not one.shut(400, 0.0)
+    one.started(first, 0.1)
+    assert not one.shut(600, 0.1)
+    assert one.unstarted == 0
+
+
+def test_a_prompt_longer_than_the_window_goes_alone() -> None:
+    """It fits an empty window, and nothing fits beside it."""
+    one = gate()
+    big = enter(one, 50_000)
+    assert one.shut(1, 0.0) == "window"
+    one.started(big, 9.0)
+    assert not one.shut(1, 9.0)
+
+
+def test_a_whole_answer_gives_its_reservation_back_by_time() -> None:
+    """It shows no first token: 600 tokens at 5,000 a second are taken as read after 0.12 s."""
+    one = gate()
+    enter(one, 600, streamed=False)
+    assert one.shut(600, 0.0) == "window"
+    assert one.opens_at(0.0) == pytest.approx(0.12)
+    assert one.shut(600, 0.119) == "window"
+    assert not one.shut(600, 0.121)
+    assert one.opens_at(0.121) is None
+    assert one.in_flight == 1
+
+
+def test_the_speed_of_prefill_is_learned_from_streams_that_were_alone() -> None:
+    """1,000 tokens in 2 s: 2 ms each; one that shared the window, or a tiny prompt, teaches nothing."""
+    one = gate(window=100_000)
+    lone = enter(one, 1000)
+    beside = enter(one, 1000)
+    one.started(lone, 2.0)
+    assert one.prefill_seconds == pytest.approx(0.002)
+    one.started(beside, 50.0)
+    one.leave(lone, 50.0)
+    one.leave(beside, 50.0)
+    tiny = enter(one, 3, 50.0)
+    one.started(tiny, 60.0)
+    assert one.prefill_seconds == pytest.approx(0.002)
+
+
+def test_giving_back_twice_changes_nothing() -> None:
+    """The slot is gone with the first."""
+    one = gate()
+    first, second = enter(one, 100), enter(one, 100)
+    one.leave(first, 1.0)
+    one.leave(first, 1.0)
+    one.started(first, 1.0)
+    assert (one.in_flight, one.unstarted) == (1, 100)
+    one.leave(second, 1.0)
+    assert (one.in_flight, one.unstarted) == (0, 0)
+
+
+def test_batch_counts_among_its_own_too() -> None:
+    """Its own count goes up and down with it."""
+    one = gate()
+    place = one.enter(10, ServiceClass.BATCH, True, 0.0)
+    assert one.batch_in_flight == 1
+    one.leave(place, 1.0)
+    assert one.batch_in_flight == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from("esl"), st.integers(1, 700), st.booleans(), st.floats(0, 0.2)), max_size=80))
+def test_counts_follow_any_sequence(moves: list[tuple[str, int, bool, float]]) -> None:
+    """Whatever starts, lapses and leaves in any order: never below zero, never above the bounds, zero in the end."""
+    one, inside, now = gate(limit=4), list[Pass](), 0.0
+    for kind, tokens, streamed, later in moves:
+        now += later
+        if kind == "e" and not one.shut(tokens, now):
+            alone = one.unstarted == 0
+            inside.append(one.enter(tokens, _CLASS, streamed, now))
+            assert alone or one.unstarted <= 1000
+        elif kind == "s" and inside:
+            one.started(inside[tokens % len(inside)], now)
+        elif kind == "l" and inside:
+            one.leave(inside.pop(tokens % len(inside)), now)
+        assert one.in_flight == len(inside) <= 4
+        assert one.unstarted == sum(place.tokens for place in inside if place.unstarted)
+    for place in inside:
+        one.leave(place, now)
+    assert (one.in_flight, one.unstarted, one.pending) == (0, 0, 0)

@@ -1,0 +1,134 @@
+"""The promises of `headrace.core.routing`: who may take a call, and who gets it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+
+from headrace.core.fleet import InstanceState, Pool
+from headrace.core.routing import Router, weigh
+from headrace.core.settings import RoutingSettings, Settings, Strategy
+from headrace.model import AttemptRecord, Cause, Tier
+from tests.core.calls import attempt, call, pool
+from tests.core.script import engine, request
+
+
+def router(strategy: Strategy = Strategy.FAIR_LOAD, **weights: float) -> Router:
+    """A router of one strategy."""
+    return Router(RoutingSettings(strategy=strategy, **weights), Settings().gate, Random(3))
+
+
+def send(route: Router, to: Pool, name: str = "r", **more: Any) -> InstanceState | None:
+    """Choose for a new call and take the place."""
+    made = call(to, name, **more)
+    state = route.choose(made, to, 0.0)
+    if state is not None:
+        state.acquire(made.request, weigh(made.request.prompt_tokens, 0), False, 0.0)
+        route.picked(state)
+    return state
+
+
+def ids(*states: InstanceState | None) -> list[str]:
+    """Their ids, "-" for none."""
+    return ["-" if state is None else state.instance.id for state in states]
+
+
+@pytest.mark.parametrize("strategy", set(Strategy) - {Strategy.TWO_CHOICES})
+def test_an_idle_fleet_is_used_evenly(strategy: Strategy) -> None:
+    """Equals take turns, least recently picked first."""
+    route, to = router(strategy), pool(*(engine(name, 9) for name in "abc"))
+    assert ids(*(send(route, to) for _ in range(6))) == list("abcabc")
+
+
+def test_least_in_flight_counts() -> None:
+    """The emptiest one."""
+    route, to = router(Strategy.LEAST_IN_FLIGHT), pool(engine("a", 9), engine("b", 9))
+    for _ in range(3):
+        to.members[0].acquire(request("x"), 1.0, False, 0.0)
+    assert ids(*(send(route, to) for _ in range(3))) == ["b", "b", "b"]
+
+
+def test_fair_load_weighs_what_waits_to_be_read_and_the_crowd() -> None:
+    """A long unread prompt, or more in flight relative to the limit, sends the next one elsewhere."""
+    route, to = router(), pool(engine("a", 100), engine("b", 100))
+    to.members[0].acquire(request("x", prompt_tokens=5000), 1.0, False, 0.0)
+    for _ in range(5):
+        to.members[1].acquire(request("y", prompt_tokens=10), 1.0, False, 0.0)
+    assert ids(send(route, to, prompt_tokens=100)) == ["b"]
+
+
+def test_fair_load_gives_larger_machines_more() -> None:
+    """Three times the places, about three times the requests."""
+    route, to = router(), pool(engine("a", 30), engine("b", 10))
+    went = Counter(ids(*(send(route, to, prompt_tokens=10) for _ in range(24))))
+    assert 14 <= went["a"] <= 20
+
+
+def test_weighted_reads_load_and_capacity() -> None:
+    """Four times the capacity bears about four times the load."""
+    route, to = router(Strategy.WEIGHTED), pool(engine("a", 9), engine("b", 9, capacity=4.0))
+    assert ids(*(send(route, to, prompt_tokens=100) for _ in range(4))) == ["b", "b", "b", "a"]
+
+
+def test_weighted_reads_speed() -> None:
+    """The faster of two equals, unless speed is told to weigh nothing."""
+    to = pool(engine("a", 9), engine("b", 9))
+    to.members[0].speed, to.members[1].speed = 10.0, 90.0
+    assert ids(router(Strategy.WEIGHTED).choose(call(to), to, 0.0)) == ["b"]
+    assert ids(router(Strategy.WEIGHTED, speed=0.0).choose(call(to), to, 0.0)) == ["a"]
+
+
+def test_weighted_reads_reliability() -> None:
+    """The one that failed less, unless reliability is told to weigh nothing."""
+    to = pool(engine("a", 9), engine("b", 9))
+    attempt(to.members[0], [Cause.TIMEOUT], Settings(), now=-100.0)
+    assert ids(router(Strategy.WEIGHTED).choose(call(to), to, 0.0)) == ["b"]
+    assert ids(router(Strategy.WEIGHTED, reliability=0.0).choose(call(to), to, 0.0)) == ["a"]
+
+
+def test_an_unknown_speed_reads_as_the_average() -> None:
+    """A cold instance is neither starved nor flooded beside a known one."""
+    route, to = router(Strategy.WEIGHTED), pool(engine("a", 9), engine("b", 9))
+    to.members[0].speed = 80.0
+    assert ids(*(send(route, to, prompt_tokens=100) for _ in range(4))) == ["a", "b", "a", "b"]
+
+
+def test_two_choices_takes_the_less_loaded_of_two_drawn() -> None:
+    """The fullest of many is never chosen, the others get about the same."""
+    route, to = router(Strategy.TWO_CHOICES), pool(*(engine(name, 1000) for name in "abcde"))
+    for _ in range(500):
+        to.members[0].acquire(request("x"), 1.0, False, 0.0)
+    went = Counter(ids(*(send(route, to) for _ in range(400))))
+    assert went["a"] == 0
+    assert all(80 <= went[name] <= 120 for name in "bcde")
+
+
+def test_local_ones_go_first_even_when_they_are_full() -> None:
+    """Full is not gone: the call waits. Shut is gone: the remote one is used."""
+    route, to = router(), pool(engine("near"), engine("cloud", tier=Tier.REMOTE))
+    assert ids(send(route, to), send(route, to)) == ["near", "-"]
+    to.members[0].draining = True
+    assert ids(send(route, to)) == ["cloud"]
+
+
+def test_one_that_was_tried_is_used_only_when_no_other_is_open() -> None:
+    """Fresh ones first; a tried one rather than idling; never one that refused the key while another is up."""
+    to = pool(engine("a"), engine("b"))
+    made = call(to)
+    made.tried = {"a"}
+    assert ids(router().choose(made, to, 0.0)) == ["b"]
+    to.members[1].acquire(request("x"), 1.0, False, 0.0)
+    assert ids(router().choose(made, to, 0.0)) == ["a"]
+    made.records.append(AttemptRecord(1, "a", 0.0, 0.0, Cause.UPSTREAM_AUTH))
+    assert ids(router().choose(made, to, 0.0)) == ["-"]
+
+
+def test_a_choice_that_is_not_used_does_not_take_a_turn() -> None:
+    """Asking is free; only `picked` moves the turn on."""
+    route, to = router(Strategy.ROUND_ROBIN), pool(engine("a", 9), engine("b", 9))
+    for _ in range(5):
+        route.choose(call(to), to, 0.0)
+    assert ids(*(send(route, to) for _ in range(4))) == ["a", "b", "a", "b"]
