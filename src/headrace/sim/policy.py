@@ -50,7 +50,10 @@ class Headrace:
 
 
 def instances_of(scenario: Scenario) -> list[Instance]:
-    """The machines as the scheduler knows them: their step budget is the un-started window."""
+    """The machines as the scheduler knows them: their step budget is the un-started window.
+
+    Where a machine names no limit, it is found, up to what the engine takes at once.
+    """
     return [
         Instance(
             id=machine.name,

@@ -42,7 +42,7 @@ class Machine:
     name: str
     profile: EngineProfile = A100
     limit: int | None = None
-    """`max_concurrent` of the instance; None: what the engine itself takes at once."""
+    """Most in flight; None: the policy finds it, up to what the engine itself takes at once."""
     window: int | None = None
     """Un-started window in tokens; None: the engine's step budget."""
     prefix_tokens: int = 0
