@@ -10,7 +10,7 @@ import pytest
 
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, steps
 from tests.e2e.client import CHAT, chat
-from tests.e2e.front import Front, front
+from tests.e2e.front import Front, front, later, virtually
 from tests.e2e.raw import asked, got, head, raw_caller
 
 STREAM = {**chat(), "stream": True}
@@ -51,6 +51,7 @@ ENDLESS: dict[str, tuple[Callable[[], Endless], bool, int]] = {
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
+@virtually
 async def test_an_engine_without_end(kind: str) -> None:
     """What has no end is read up to its bound, then the engine is left; the caller is told, and others are served."""
     make, stream, bound = ENDLESS[kind]
@@ -74,10 +75,7 @@ _FORGIVING = {"cooldown_seconds": 0.001, "cooldown_cap_seconds": 0.001}
 
 async def _still_serves(gate: Front) -> None:
     await gate.idle()
-    loop = asyncio.get_running_loop()
-    cooled = loop.create_future()
-    loop.call_later(0.01, cooled.set_result, None)
-    await cooled
+    await later(1.0)
     assert (await asked(gate.client.url)).status == 200
 
 
@@ -94,6 +92,7 @@ BROKEN_HEADS: dict[str, Script] = {
 
 @pytest.mark.parametrize("kind", BROKEN_HEADS)
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@virtually
 async def test_an_engine_that_speaks_no_http(kind: str, stream: bool) -> None:
     """Every breach of HTTP is the engine's failure: 502 without a word of what it said."""
     script = BROKEN_HEADS[kind]
@@ -169,6 +168,7 @@ async def test_hostile_bodies_never_reach_an_engine() -> None:
     ],
     ids=["Latin-1", "emoji", "no key", "two keys", "a long key", "odd names", "a long cookie", "odd ids"],
 )
+@virtually
 async def test_hostile_headers_are_no_mistake_of_ours(fields: tuple[tuple[str, str], ...]) -> None:
     """Whatever stands in a header, the answer is no 500, and nothing of it comes back."""
     async with ScriptedEngine() as engine, front(engine) as gate:

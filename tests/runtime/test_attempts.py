@@ -17,7 +17,7 @@ from headrace.runtime.upstream import Upstream
 from headrace.testing import Changes, Script, ScriptedEngine, steps
 from headrace.wire.frames import Frame
 from headrace.wire.openai import parse
-from tests.runtime.virtual import virtually
+from tests.runtime.virtual import later, virtually
 
 CHAT: dict[str, object] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 KEY = "Zk7Qx9Wv2Lp4Tn8R"
@@ -233,10 +233,7 @@ async def test_nothing_is_heard_after_an_abort(moment: str) -> None:
         running.abort()
         running.pause()
         running.resume()
-        loop = asyncio.get_running_loop()
-        passed = loop.create_future()
-        loop.call_later(1000.0, passed.set_result, None)
-        await passed
+        await later(1000.0)
         assert notes.heard == heard
         assert place.engine.open_connections == 0
         assert place.upstream.running == 0

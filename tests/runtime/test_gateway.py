@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from headrace.core.settings import QueueSettings, RecoverySettings, Settings
@@ -15,6 +13,7 @@ from headrace.wire.frames import Frame
 from tests.runtime.caller import Caller
 from tests.runtime.engines import DOWN, Attempt, Bench
 from tests.runtime.meddler import Meddler
+from tests.runtime.virtual import later
 
 # ------------------------------------------------------------------------------------------------ the usual way
 
@@ -134,7 +133,7 @@ async def test_a_backend_that_raises_ends_its_attempt_only() -> None:
     assert (fault.status, fault.code) == (500, "internal_error")
     assert "secret" not in fault.message
     bench.engines.script = None
-    await asyncio.sleep(1.0)
+    await later(1.0)
     after, _ = bench.ask("b")
     bench.engines.attempts[-1].answer(b"fine")
     assert after.endings == [(Ending.ANSWERED, None)]

@@ -11,6 +11,7 @@ from headrace.model import Cause, Ending, Flow, ServiceClass
 from headrace.runtime.stores import LetterFilter
 from headrace.testing import on_virtual_time
 from tests.runtime.engines import DOWN, Bench, Payload
+from tests.runtime.virtual import later
 
 
 @on_virtual_time
@@ -19,9 +20,9 @@ async def test_the_gateway_wakes_by_itself() -> None:
     bench = Bench(settings=Settings(queue=QueueSettings(timeouts={ServiceClass.NORMAL: 60.0})), limit=1)
     bench.ask("runs")
     waits, _ = bench.ask("waits", payload=Payload(b"what was asked"))
-    await asyncio.sleep(59.0)
+    await later(59.0)
     assert not waits.endings
-    await asyncio.sleep(1.5)
+    await later(1.5)
     assert [ending for ending, _ in waits.endings] == [Ending.QUEUE_TIMEOUT]
     (letter,) = await bench.letters.list(LetterFilter())
     assert (letter.reason, letter.body) == ("queue_timeout", b"what was asked")
@@ -48,7 +49,7 @@ async def test_draining_lets_the_running_end() -> None:
     runs, _ = bench.ask("runs")
     waits, _ = bench.ask("waits")
     drains = [asyncio.ensure_future(bench.gateway.drain(30.0)) for _ in range(2)]
-    await asyncio.sleep(1.0)
+    await later(1.0)
     assert [ending for ending, _ in waits.endings] == [Ending.SHUTTING_DOWN]
     assert [ending for ending, _ in bench.ask("new")[0].endings] == [Ending.DRAINING]
     assert not any(drain.done() for drain in drains)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec
@@ -22,3 +23,11 @@ def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
         run_virtual(test(*args, **kwargs), settle=_SETTLE)
 
     return run
+
+
+async def later(seconds: float) -> None:
+    """Let virtual time pass; only on a virtual-time loop."""
+    loop = asyncio.get_running_loop()
+    passed = loop.create_future()
+    loop.call_later(seconds, passed.set_result, None)
+    await passed
