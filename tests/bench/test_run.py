@@ -49,7 +49,8 @@ def test_callers_keep_as_many_under_way_as_they_are() -> None:
     assert ann.requests_per_second == pytest.approx(27 / 9.95), "the last three ended after the window"
     assert ann.ttft is not None
     assert ann.tpot is not None
-    assert (ann.ttft.p99, ann.tpot.p50) == (pytest.approx(0.1), pytest.approx(0.1))
+    assert ann.ttft.p99 == pytest.approx(0.1)
+    assert ann.tpot.p50 == pytest.approx(0.1)
     assert ann.whole is not None
     assert ann.whole.p50 == pytest.approx(1.0)
     assert not ann.wanted_more
@@ -204,7 +205,8 @@ def test_an_interruption_ends_it_at_once() -> None:
     """The result so far is there, for the seconds that were measured; what was under way is let go of."""
     asker = Slots(1)
     result = ran(asker, f"ann:concurrency=5,{SHORT}", f"ben:rate=1,{SHORT}", duration=100, stop=7.5)
-    assert (result.interrupted, result.window, asker.at_once) == (True, pytest.approx(7.5), 0)
+    assert (result.interrupted, asker.at_once) == (True, 0)
+    assert result.window == pytest.approx(7.5)
     assert of(result, "ann").served + of(result, "ben").served == 7
     assert sum(user.unfinished for user in result.users) > 0
 

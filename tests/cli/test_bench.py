@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 from rich.console import Console
@@ -41,7 +42,7 @@ class Engine:
             self._ready.set()
             await self._stop.wait()
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> Self:
         self._thread.start()
         assert self._ready.wait(10)
         return self
@@ -71,7 +72,7 @@ def run(*arguments: str) -> int:
 def test_tables_and_json_say_the_same(engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each user has a row in both tables, and the file has the numbers."""
     users = ("--users", "flood:concurrency=16", "--users", "light:rate=20,output=8,class=interactive")
-    assert run(engine, *users, "--duration", "1", "--json", str(tmp_path / "r.json"), "--seed", "3") == 0
+    assert run(engine, *users, "--duration", "0.5", "--json", str(tmp_path / "r.json"), "--seed", "3") == 0
     shown = capsys.readouterr()
     result = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
     assert (result["model"], result["seed"], result["url"], result["interrupted"]) == ("m", 3, engine, False)
@@ -80,13 +81,13 @@ def test_tables_and_json_say_the_same(engine: str, tmp_path: Path, capsys: pytes
     assert shown.out.count("flood  ") >= 3
     assert "A request alone had its first token after" in shown.out
     assert "Jain's index of service against max-min fair shares" in shown.out
-    assert shown.err == "Asking m for 1 s.\n"
+    assert shown.err == "Asking m for 0.5 s.\n"
 
 
 def test_json_can_be_all_there_is(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`--json -` prints nothing else to standard output."""
-    assert run(engine, "--preset", "steady", "--duration", "0.3", "--json", "-") == 0
-    assert len(json.loads(capsys.readouterr().out)["users"]) == 4
+    assert run(engine, "-u", "ann:requests=2", "-u", "ben:burst=3", "--json", "-") == 0
+    assert [user["served"] for user in json.loads(capsys.readouterr().out)["users"]] == [2, 3]
 
 
 def test_mistakes_are_sentences(engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -208,6 +208,11 @@ class Journal:
                     await self._closing.wait()
             await self.flush()
 
+    @property
+    def remembered(self) -> int:
+        """Requests and calls that have not ended."""
+        return len(self._open) + len(self._calls)
+
     # ------------------------------------------------------------------ what is seen
 
     def __call__(self, event: Event, decisions: Sequence[Decision], now: float) -> None:
