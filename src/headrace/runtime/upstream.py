@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Protocol
 import aiohttp
 import structlog
 from aiohttp import hdrs
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection as PooledConnection
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.tracing import Trace
@@ -195,7 +196,7 @@ class Upstream:
         finally:
             _WIRE.reset(token)
         wire.response = response
-        _heed_breaches(response)
+        wire.heed_breaches()
         return response
 
     def _session(self, *, fresh: bool) -> aiohttp.ClientSession:
@@ -216,15 +217,38 @@ _FRAMING = frozenset({"content-length", "transfer-encoding", "connection", "keep
 class _Wire:
     """The socket an exchange uses at the moment, so that it can be closed without ceremony."""
 
-    __slots__ = ("response", "reused", "transport")
+    __slots__ = ("_closed", "_protocol", "response", "reused", "transport")
 
     def __init__(self) -> None:
+        self._closed: asyncio.Future[None] | None = None
+        self._protocol: ResponseHandler | None = None
         self.reused = False
         self.transport: asyncio.Transport | None = None
         self.response: aiohttp.ClientResponse | None = None
 
+    def heed_breaches(self) -> None:
+        """Let a breach of HTTP in the middle of the body end it; the library would leave the body's reader waiting."""
+        connection = None if self.response is None else self.response.connection
+        if connection is None or connection.protocol is None:
+            return
+        self._protocol = connection.protocol
+        self._closed = connection.protocol.closed
+        if self._closed is not None:
+            self._closed.remove_done_callback(_retrieved)
+            self._closed.add_done_callback(_retrieved)
+            self._closed.add_done_callback(self._end_body)
+
+    def _end_body(self, _: asyncio.Future[None]) -> None:
+        breach = None if self._protocol is None else self._protocol.exception()
+        content = None if self.response is None else self.response.content
+        if isinstance(breach, HttpProcessingError) and content is not None and content.exception() is None:
+            content.set_exception(breach)
+
     def cut(self) -> None:
         """Closes the socket, unless it went back to the pool after a complete answer."""
+        if self._closed is not None:
+            self._closed.remove_done_callback(self._end_body)
+            self._closed = self._protocol = None
         transport = self.transport
         self.transport = None
         if self.response is not None:
@@ -336,19 +360,10 @@ class _Exchange:
             _log.exception("upstream_sink_failed_again")
 
 
-def _heed_breaches(response: aiohttp.ClientResponse) -> None:
-    """Let a breach of HTTP in the middle of a body end the body; the library itself would leave its reader waiting."""
-    connection, content = response.connection, response.content
-    protocol = None if connection is None else connection.protocol
-    closed = None if protocol is None else protocol.closed
-
-    def end_body(_: asyncio.Future[None]) -> None:
-        breach = None if protocol is None else protocol.exception()
-        if isinstance(breach, HttpProcessingError) and not content.is_eof() and content.exception() is None:
-            content.set_exception(breach)
-
-    if closed is not None:
-        closed.add_done_callback(end_body)
+def _retrieved(closed: asyncio.Future[None]) -> None:
+    """How the connection closed is told elsewhere; unasked, the future would complain."""
+    if not closed.cancelled():
+        closed.exception()
 
 
 def _payload(body: bytes) -> bytes | BytesIO | None:
