@@ -20,7 +20,7 @@ from headrace.bench.report import report
 from headrace.bench.run import Plan, Run
 from headrace.cli import Refused, main
 from headrace.cli.bench import bench
-from headrace.cli.bench_tables import live_table, seconds, service_table, verdict, waits_table
+from headrace.cli.bench_tables import live_table, seconds, service_table, verdict, waits_tables
 from headrace.testing import MockEngine, run_virtual
 from tests.bench.world import Slots
 
@@ -147,7 +147,7 @@ def test_bounds_and_estimates_are_marked() -> None:
         asyncio.get_running_loop().call_later(5, lambda: live.append(text(live_table(current))))
         window = await current.go()
         result = report(plan, current.tallies, window=window, url="u", started=0.0)
-        return live[0], "\n".join([text(waits_table(result), service_table(result)), *verdict(result)])
+        return live[0], "\n".join([text(*waits_tables(result, 120), service_table(result)), *verdict(result)])
 
     live, final = run_virtual(story())
     assert "m: 5 s to go. Ctrl-C ends it." in live

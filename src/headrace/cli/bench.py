@@ -135,17 +135,21 @@ async def _shown(run: Run) -> float:
 
 def _hand_over(result: Report, json: Path | None, plot: Path | None) -> None:
     """Tables, JSON, picture."""
+    from rich.console import Console
+
     from headrace.bench.plot import draw
-    from headrace.cli.bench_tables import patterns, service_table, verdict, waits_table
-    from headrace.cli.tables import show
+    from headrace.cli.bench_tables import patterns, service_table, verdict, waits_tables
+    from headrace.cli.tables import PAPER_WIDTH, show
 
     if json is not None and str(json) == "-":
         sys.stdout.write(result.to_json().decode())
     else:
         print(f"{result.model} at {result.url}, {result.window:.1f} s, seed {result.seed}")
         print("\n".join(patterns(result.users)), end="\n\n")
-        show(waits_table(result))
-        print()
+        terminal = Console()
+        for table in waits_tables(result, terminal.width if terminal.is_terminal else PAPER_WIDTH):
+            show(table)
+            print()
         show(service_table(result))
         print()
         print("\n".join(verdict(result)))

@@ -15,6 +15,10 @@ NOTHING = "-"
 SHOWN_LIVE = 20
 """Rows of the table while it runs; the final ones have all users."""
 SHOWN_ERRORS = 3
+WIDE = 96
+"""Columns of a terminal from which all waits fit into one table."""
+BAR = 12
+"""Columns of a share of 100 %."""
 
 
 def live_table(run: Run) -> Table:
@@ -22,8 +26,8 @@ def live_table(run: Run) -> Table:
     plan, now = run.plan, run.now
     left = max(0.0, plan.duration - now)
     state = f"{left:.0f} s to go" if left else "waiting for what is under way"
-    table = _table("user", "sent", "served", "running", "first token p50", "p95", "tokens/s", "failed", "share", "")
-    table.title = f"{plan.model}: {state}. Ctrl-C ends it."
+    columns = ("sent", "served", "failed", "running", "TTFT p50", "p95", "tokens/s", "share", "")
+    table = _table(f"{plan.model}: {state}. Ctrl-C ends it.", "user", *columns)
     table.columns[-1].justify = "left"
     total = sum(tally.service for tally in run.tallies.values())
     for user in plan.users[:SHOWN_LIVE]:
@@ -34,51 +38,52 @@ def live_table(run: Run) -> Table:
             user.name,
             str(tally.asked),
             str(tally.served),
+            str(_failed(tally)),
             str(tally.running),
             seconds(waits.p50 if waits else None),
             seconds(waits.p95 if waits else None),
             f"{tally.output_tokens / max(0.001, min(now, tally.window)):.1f}",
-            str(_failed(tally)),
             f"{share:.0%}",
-            "█" * round(20 * share),
+            "█" * round(BAR * share),
         )
     if len(plan.users) > SHOWN_LIVE:
         table.caption = f"and {len(plan.users) - SHOWN_LIVE} more users"
     return table
 
 
-def waits_table(report: Report) -> Table:
-    """What users felt."""
-    queued = any(user.queued is not None for user in report.users)
-    columns = ["user", "first token p50", "p95", "p99", "token p50", "p99", "whole p50", "p99"]
-    table = _table(*columns, *(["gateway queue p50", "p99"] if queued else []))
-    table.title = "Waits"
-    for user in report.users:
-        row = [user.name, *_at(user.ttft, "p50", "p95", "p99"), *_at(user.tpot, "p50", "p99")]
-        row += _at(user.whole, "p50", "p99")
-        table.add_row(*row, *(_at(user.queued, "p50", "p99") if queued else []))
-    return table
+def waits_tables(report: Report, width: int) -> Iterator[Table]:
+    """What users felt: one table, or two where so many columns are too many for the terminal."""
+    begin = [("TTFT", "ttft", ("p50", "p95", "p99")), ("TPOT", "tpot", ("p50", "p99"))]
+    end = [("whole", "whole", ("p50", "p99"))]
+    if any(user.queued is not None for user in report.users):
+        end.append(("queue", "queued", ("p50", "p99")))
+    parts = [("Waits", begin + end)] if width >= WIDE else [("Waits for tokens", begin), ("Waits in all", end)]
+    for title, columns in parts:
+        headings = (at if place else f"{name} {at}" for name, _, values in columns for place, at in enumerate(values))
+        table = _table(title, "user", *headings)
+        for user in report.users:
+            found = {"ttft": user.ttft, "tpot": user.tpot, "whole": user.whole, "queued": user.queued}
+            table.add_row(user.name, *(text for _, field, values in columns for text in _at(found[field], *values)))
+        yield table
 
 
 def service_table(report: Report) -> Table:
     """What users got."""
-    table = _table(
-        "user", "sent", "served", "unfinished", "failed", "requests/s", "tokens/s", "service", "share", "wanted more"
-    )
-    table.title = "Service"
+    columns = ("sent", "served", "failed", "open", "req/s", "tokens/s", "service", "share", "backlog")
+    table = _table("Service", "user", *columns)
     for user in report.users:
         mark = "~" if user.estimated else ""
         table.add_row(
             user.name,
             str(user.asked),
             str(user.served),
-            str(user.unfinished) + (f" (+{user.held} not sent)" if user.held else ""),
             str(sum(user.errors.values())),
+            str(user.unfinished) + (f"+{user.held}" if user.held else ""),
             f"{user.requests_per_second:.2f}",
             f"{mark}{user.output_tokens_per_second:.1f}",
             f"{mark}{user.service:.0f}",
             f"{user.share:.0%}",
-            "yes" if user.wanted_more else "no",
+            f"{user.backlogged:.0%}",
         )
     return table
 
@@ -157,9 +162,10 @@ def _at(values: Spread | None, *names: str) -> list[str]:
     return [("≥" if bound is not None and found[name] >= bound else "") + seconds(found[name]) for name in names]
 
 
-def _table(first: str, *numbers: str) -> Table:
+def _table(title: str, first: str, *numbers: str) -> Table:
     """A table whose columns are right-aligned but the first."""
-    table = plain_table(first, *numbers)
+    table = plain_table(first, *numbers, title=title)
+    table.padding = (0, 1, 0, 0)
     for column in table.columns[1:]:
         column.justify = "right"
     return table
