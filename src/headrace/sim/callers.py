@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import assert_never
 
-from headrace.model import Flow, ServiceClass
+from headrace.model import Flow
 from headrace.sim.engine import PREFIX_BLOCK
 from headrace.sim.trace import Row, read
 from headrace.sim.workload import Burst, Client, ClosedLoop, Every, Poisson, Replay, Session
@@ -142,7 +142,7 @@ def _replayed(client: Client, replay: Replay, random: Random, folder: Path) -> I
             group = "light" if sizes[row.user] <= replay.light else "heaviest" if row.user == heaviest else "middle"
         yield Ask(
             at=row.at / replay.speed,
-            flow=Flow(ServiceClass(row.service_class), row.tenant, row.user, row.session),
+            flow=Flow(row.service_class, row.tenant, row.user, row.session),
             group=group,
             client=client,
             prompt=row.prompt,

@@ -144,6 +144,8 @@ class SimEngine:
         self._tpot_count = 0
         self._chunks: list[tuple[Sequence, int]] = []
         self._stretch: _Stretch | None = None
+        self._roused: float | None = None
+        """When it last began to work after having been idle, while that step lasts."""
 
     # ------------------------------------------------------------------ what the world does with it
 
@@ -184,7 +186,7 @@ class SimEngine:
         lost = list(self._sequences)
         if self._stretch is not None:
             self.busy += now - self._stretch.start
-        self._at, self._stretch = now, None
+        self._at, self._stretch, self._roused = now, None, None
         for held in (self._sequences, self._running, self._prefilling, self._decoding):
             held.clear()
         self._finishes.clear()
@@ -229,8 +231,9 @@ class SimEngine:
 
     def _interrupt(self, now: float) -> None:
         stretch = self._stretch
-        if stretch is None:
-            self._at = now
+        if stretch is None or self._roused == now:
+            # Those who rouse an idle engine at the same moment are in its first step together.
+            self._at = self._roused = now
             self._plan()
         elif stretch.steps > 1:
             stretch.cut(min(stretch.steps, stretch.done(now) + 1))
@@ -239,7 +242,7 @@ class SimEngine:
         steps, n, profile = stretch.steps, len(self._decoding), self.profile
         took = stretch.end - stretch.start
         self.busy += took
-        self._at = stretch.end
+        self._at, self._roused = stretch.end, None
         if n:
             self._blocks += self._growth(steps)
             self._kv += n * steps

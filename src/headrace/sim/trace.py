@@ -24,6 +24,7 @@ from typing import NamedTuple, TextIO
 import msgspec
 
 from headrace.errors import ConfigError
+from headrace.model import ServiceClass
 
 MOONCAKE_BLOCK = 512
 """Tokens of one hashed block in Mooncake's traces."""
@@ -40,7 +41,7 @@ class Row(NamedTuple):
     chain: tuple[int, ...] = ()
     user: str = ""
     tenant: str = "default"
-    service_class: str = "normal"
+    service_class: ServiceClass = ServiceClass.NORMAL
     session: str = ""
 
 
@@ -130,7 +131,7 @@ class _JournalLine(msgspec.Struct, rename={"service_class": "class"}):
     output_tokens: int
     tenant: str = "default"
     user: str = "anonymous"
-    service_class: str = "normal"
+    service_class: ServiceClass = ServiceClass.NORMAL
     session: str = ""
     output_cap: int | None = None
     cache: str = "miss"

@@ -43,9 +43,7 @@ class Uniform(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return random.randint(self.low, self.high)
 
 
-class LogNormal(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="lognormal"
-):
+class LogNormal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="lognormal"):
     """Many short ones and a long tail: the logarithm is normal with deviation `sigma`; `most` cuts the tail."""
 
     mean: Positive
@@ -58,9 +56,7 @@ class LogNormal(
         return max(1, min(self.most, round(exp(random.gauss(mu, self.sigma)))))
 
 
-class Exponential(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="exponential"
-):
+class Exponential(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="exponential"):
     """An answer that may end at any token."""
 
     mean: Positive
@@ -99,9 +95,7 @@ class Burst(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     at: Natural = 0.0
 
 
-class ClosedLoop(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="closed_loop"
-):
+class ClosedLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="closed_loop"):
     """`sessions` callers who each wait for an answer, think (`think` seconds on average), and ask again."""
 
     sessions: Count

@@ -1,0 +1,119 @@
+"""Users' own scenarios: what is written is what runs, and a mistake is named with its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import ConfigError
+from headrace.model import ServiceClass
+from headrace.sim.own import from_journal, load
+from headrace.sim.profile import H100
+from headrace.sim.scenario import Sense
+from headrace.sim.suite import Suite
+
+WHOLE = """
+title: a crawler and people
+duration: 20
+machines:
+  - {name: gpu, profile: h100, count: 2, limit: 8}
+  - {name: old, profile: {step: 0.03, token: 0.0002, kv_read: 2.4e-7}}
+clients:
+  - name: people
+    users: 3
+    service_class: interactive
+    arrivals: {type: poisson, rate: 0.5}
+    prompt: {type: lognormal, mean: 300, sigma: 0.5}
+    output: {type: exponential, mean: 100}
+  - {name: crawler, service_class: batch, arrivals: {type: burst, count: 40, at: 1}, output: {type: fixed, tokens: 60}}
+targets:
+  - {metric: "ttft_p99[people]", at_most: 2}
+  - {metric: answered, at_least: 10}
+user_weights: {crawler: 0.5}
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    """The text as a file."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_whole_file_runs(tmp_path: Path) -> None:
+    """Machines are multiplied, profiles named or given, users numbered, weights and targets taken over."""
+    scenario = load(write(tmp_path, WHOLE))
+    assert [machine.name for machine in scenario.machines] == ["gpu-1", "gpu-2", "old"]
+    assert scenario.machines[0].profile == H100
+    assert scenario.machines[2].profile.budget == 2048
+    assert scenario.clients[0].service_class is ServiceClass.INTERACTIVE
+    assert scenario.settings.fairness.user_weights == {"crawler": 0.5}
+    assert [target.sense for target in scenario.targets] == [Sense.AT_MOST, Sense.AT_LEAST]
+    result = Suite().result(scenario, "fair", [1, 2])
+    assert [verdict.ok for verdict in result.verdicts] == [True, True]
+    assert {visit.flow.user for visit in result.records[0].visits} == {"people-1", "people-2", "people-3", "crawler"}
+
+
+def test_a_trace_is_found_beside_the_file(tmp_path: Path) -> None:
+    """Relative names begin where the scenario is; requests without a user are dealt out."""
+    lines = [{"timestamp": 100 * n, "input_length": 600, "output_length": 9, "hash_ids": [1]} for n in range(50)]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    arrivals = "{type: trace, file: t.jsonl, format: mooncake, users: 4, zipf: 1, speed: 2}"
+    text = f"duration: 10\nmachines: [{{name: m}}]\nclients: [{{name: t, arrivals: {arrivals}}}]"
+    record = Suite().result(load(write(tmp_path, text)), "fair", [1]).records[0]
+    assert len(record.visits) == 50
+    assert record.visits[-1].arrived == pytest.approx(2.45)
+    assert {visit.flow.user for visit in record.visits} <= {"t-1", "t-2", "t-3", "t-4"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "message"),
+    [
+        ("limit: 8", "limits: 8", "did you mean `limit`"),
+        ("count: 40", "count: none", r"Expected `int`, got `str` at `clients\[1\]\.arrivals\.count`"),
+        ("count: 40", "count: 0", "Expected `int` >= 1"),
+        ("profile: h100", "profile: tpu", "no profile 'tpu', only a100, h100, slow"),
+        ("type: burst", "type: flood", "Invalid value 'flood'"),
+        ("at_most: 2", "at_most: 2, at_least: 1", "either at_most or at_least"),
+        ("name: crawler", "name: old", "'old' is used twice"),
+        ("machines:", "machines", "mine.yaml"),
+        ("service_class: batch", "service_class: lazy", "Invalid enum value 'lazy'"),
+    ],
+)
+def test_mistakes_are_named_with_their_place(wrong: str, right: str, message: str, tmp_path: Path) -> None:
+    """One sentence that a person can act on."""
+    assert wrong in WHOLE
+    with pytest.raises(ConfigError, match=message):
+        load(write(tmp_path, WHOLE.replace(wrong, right, 1)))
+
+
+def test_lengths_that_run_backwards_are_refused(tmp_path: Path) -> None:
+    """`low` is not above `high`."""
+    text = WHOLE.replace("{type: fixed, tokens: 60}", "{type: uniform, low: 9, high: 3}")
+    with pytest.raises(ConfigError, match=r"low \(9\) is above high \(3\)"):
+        load(write(tmp_path, text))
+
+
+def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
+    """With its name, not a traceback."""
+    with pytest.raises(ConfigError, match="No such file"):
+        load(tmp_path / "gone.yaml")
+
+
+def test_a_journal_replays_on_the_machines_of_a_file(tmp_path: Path) -> None:
+    """Everyone asks again what he asked when it was recorded, at the same distance in time."""
+    requests = [
+        {"at": 3.0 + n, "user": f"u{n % 2}", "class": "interactive", "prompt_tokens": 100, "output_tokens": 20}
+        for n in range(10)
+    ]
+    journal = tmp_path / "day.jsonl"
+    journal.write_text("\n".join(json.dumps({"ending": "answered", **request}) for request in requests))
+    machines = load(write(tmp_path, "machines: [{name: m, limit: 2}]"))
+    scenario = from_journal(journal, machines)
+    assert scenario.machines == machines.machines
+    record = Suite().result(scenario, "fair", [1]).records[0]
+    assert [visit.arrived for visit in record.visits] == pytest.approx([float(n) for n in range(10)])
+    assert record.visits[0].flow.service_class is ServiceClass.INTERACTIVE
+    assert from_journal(journal, None).machines[0].profile.name == "a100"
