@@ -11,6 +11,9 @@ from headrace.bench.run import Run
 from headrace.bench.tally import Tally
 from headrace.cli.tables import plain_table
 
+_Columns = list[tuple[str, str, tuple[str, ...]]]
+"""Heading, field of a user's report, percentiles."""
+
 NOTHING = "-"
 SHOWN_LIVE = 20
 """Rows of the table while it runs; the final ones have all users."""
@@ -53,8 +56,8 @@ def live_table(run: Run) -> Table:
 
 def waits_tables(report: Report, width: int) -> Iterator[Table]:
     """What users felt: one table, or two where so many columns are too many for the terminal."""
-    begin = [("TTFT", "ttft", ("p50", "p95", "p99")), ("TPOT", "tpot", ("p50", "p99"))]
-    end = [("whole", "whole", ("p50", "p99"))]
+    begin: _Columns = [("TTFT", "ttft", ("p50", "p95", "p99")), ("TPOT", "tpot", ("p50", "p99"))]
+    end: _Columns = [("whole", "whole", ("p50", "p99"))]
     if any(user.queued is not None for user in report.users):
         end.append(("queue", "queued", ("p50", "p99")))
     parts = [("Waits", begin + end)] if width >= WIDE else [("Waits for tokens", begin), ("Waits in all", end)]
