@@ -15,7 +15,7 @@ from headrace.core.naming import match
 from headrace.core.recovery import RetryBudget
 from headrace.core.routing import Router, weigh
 from headrace.core.settings import Settings
-from headrace.core.share import Pick
+from headrace.core.share import Node, Pick
 from headrace.core.ticket import Call, State
 from headrace.core.timers import Timer
 from headrace.model import AnswerForm, AttemptRecord, Cause, Dispatch, Outcome
@@ -40,12 +40,29 @@ class Dispatcher:
 
     # ------------------------------------------------------------------ in and out of the queue
 
+    def accept(self, call: Call, now: float) -> None:
+        """Send a new call at once if nothing waits and an instance is open, else queue it.
+
+        The result is that of queueing it and asking whose turn it is, without the work of either.
+        """
+        call.expected = self._accounts.expect(call.request)
+        pool = call.pool
+        if not (self._dirty or len(pool.tree)):
+            leaf, under_cap = pool.tree.leaf(self._accounts.path(call.flow))
+            state = self._router.choose(call, pool, now) if under_cap else None
+            if state is not None:
+                call.entered = now
+                cost = self._accounts.price(call, state)
+                call.charge = pool.tree.straight(leaf, cost)
+                self._budget.pay_in()
+                self._send(call, state, leaf, cost, now)
+                return
+        self.enqueue(call, now)
+
     def enqueue(self, call: Call, now: float, head: bool = False) -> None:
         """Queue a call; at the head of its leaf when it comes back for another attempt."""
         call.move(State.QUEUED)
         call.entered = now
-        if call.attempt == 0:
-            call.expected = self._accounts.expect(call.request)
         self._push(call, (float("-inf"), 0.0) if head else self._accounts.order(call, now))
 
     def unqueue(self, call: Call) -> None:
@@ -104,7 +121,7 @@ class Dispatcher:
         if len(pools) > 1:
             pools.sort(key=lambda pool: pool.last_dispatch or 0.0)
         for pool in pools:
-            fits = partial(self._router.choose, pool=pool, now=now)
+            fits = partial(self._choose, pool, now)
             while len(pool.tree) and pool.has_room(now):
                 pick = pool.tree.pick(fits)
                 if pick is None:
@@ -112,25 +129,32 @@ class Dispatcher:
                 self._dispatch(pick, now)
             self._watch(pool, now)
 
+    def _choose(self, pool: Pool, now: float, call: Call) -> InstanceState | None:
+        return self._router.choose(call, pool, now)
+
     def _dispatch(self, pick: Pick[Call, InstanceState], now: float) -> None:
-        call, state, request = pick.entry.item, pick.place, pick.entry.item.request
-        call.move(State.RUNNING)
+        call, state = pick.entry.item, pick.place
         self.backlog.remove(call)
         call.entry = None
-        call.waited += now - call.entered
         cost = self._accounts.price(call, state) if call.charge is None else None
         charge = call.pool.tree.grant(pick.entry, cost)
         if charge is not None:
             call.charge = charge
             self._budget.pay_in()
-        call.leaf = pick.entry.leaf
+        self._send(call, state, pick.entry.leaf, cost or 0.0, now)
+
+    def _send(self, call: Call, state: InstanceState, leaf: Node[Call], cost: float, now: float) -> None:
+        request = call.request
+        call.move(State.RUNNING)
+        call.waited += now - call.entered
+        call.leaf = leaf
         call.attempt += 1
         call.first = None
         call.tried.add(state.instance.id)
         load = weigh(request.prompt_tokens, call.expected)
         call.place = state.acquire(request, load, request.form is AnswerForm.STREAM, now)
         self._router.picked(state)
-        if call.pool.dispatched(cost or 0.0, now):
+        if call.pool.dispatched(cost, now):
             self._accounts.lead(call.pool)
         self._book.totals["model_calls"] += 1
         name = match(state.instance, request.model) or request.model

@@ -84,7 +84,7 @@ class Door:
             self._looking.add(call.id)
             book.out.append(LookUp(call.id, request.fingerprint))
         else:
-            self._dispatcher.enqueue(call, now)
+            self._dispatcher.accept(call, now)
 
     def looked(self, call_id: str, hit: bool, now: float) -> None:
         """The cache answered."""
@@ -103,6 +103,7 @@ class Door:
         if refusal is not None:
             self._endings.leave_all(call, *refusal, now)
         else:
+            call.expected = self._accounts.expect(call.request)
             self._dispatcher.enqueue(call, now)
 
     def _join(self, request: Request, call: Call, lease: Lease | None, now: float) -> None:

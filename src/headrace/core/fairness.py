@@ -27,7 +27,7 @@ Round robin is the same tree with every request charged 1; FIFO is the same tree
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Generic
 
@@ -74,6 +74,11 @@ class ShareTree(Generic[Item]):
         return self._root.queued
 
     @property
+    def root(self) -> Node[Item]:
+        """The account of all, to look at."""
+        return self._root
+
+    @property
     def idle(self) -> bool:
         """Nothing is queued, running or still to be charged."""
         return self._root.idle
@@ -113,8 +118,10 @@ class ShareTree(Generic[Item]):
 
         Always followed by `grant` on the same entry.
         """
-        self._probes = 0
-        found = self._descend(self._root, fits)
+        found = self._poorest_head(fits)
+        if found is None:
+            self._probes = 1
+            found = self._descend(self._root, fits)
         if found is None:
             return None
         found.entry.queued = False
@@ -130,15 +137,26 @@ class ShareTree(Generic[Item]):
         self.begin(leaf)
         return charge
 
+    def straight(self, leaf: Node[Item], cost: float) -> Charge[Item]:
+        """`push`, `pick` and `grant` in one, for an item that finds the tree empty and no account at its cap."""
+        self._lift(leaf)
+        self.begin(leaf)
+        return self.charge(leaf, cost)
+
+    def leaf(self, path: tuple[str, ...]) -> tuple[Node[Item], bool]:
+        """The leaf at `path`, and whether every account on the way to it is under its cap."""
+        leaf = node = self._leaf(path)
+        under = True
+        while (parent := node.parent) is not None:
+            under = under and (node.cap is None or node.in_flight < node.cap)
+            node = parent
+        return leaf, under
+
     # ------------------------------------------------------------------ accounts
 
     def charge(self, leaf: Node[Item], cost: float) -> Charge[Item]:
         """Open a charge of `cost` along the path to `leaf`."""
-        node: Node[Item] | None = leaf
-        while node is not None:
-            node.holds += 1
-            node = node.parent
-        self._shift(leaf, cost, cost)
+        self._shift(leaf, cost, cost, 1)
         return Charge(leaf, cost)
 
     def amend(self, charge: Charge[Item], cost: float) -> None:
@@ -148,27 +166,19 @@ class ShareTree(Generic[Item]):
         """
         advance = min(charge.advance, cost)
         if cost != charge.cost:
-            self._shift(charge.leaf, cost - charge.cost, advance - charge.advance)
+            self._shift(charge.leaf, cost - charge.cost, advance - charge.advance, 0)
             charge.cost, charge.advance = cost, advance
 
     def close(self, charge: Charge[Item], cost: float) -> None:
         """Settle a charge at its true cost."""
-        self._shift(charge.leaf, cost - charge.cost, -charge.advance)
+        self._shift(charge.leaf, cost - charge.cost, -charge.advance, -1)
         charge.cost, charge.advance = cost, 0.0
-        node: Node[Item] | None = charge.leaf
-        while node is not None:
-            node.holds -= 1
-            if node.holds == 0:
-                node.unsure = 0.0
-            node = node.parent
         self._rest(charge.leaf)
 
     def open(self, path: tuple[str, ...], cost: float) -> Charge[Item]:
         """Open a charge for a flow that has nothing queued for it: a share of a joined call."""
-        leaf = node = self._leaf(path)
-        while (parent := node.parent) is not None and not node.turn:
-            node.vt = max(node.vt, parent.floor)
-            node = parent
+        leaf = self._leaf(path)
+        self._lift(leaf)
         return self.charge(leaf, cost)
 
     def begin(self, leaf: Node[Item]) -> None:
@@ -202,35 +212,6 @@ class ShareTree(Generic[Item]):
             if node.turn:
                 self._enter(node.parent, node)
 
-    # ------------------------------------------------------------------ what can be seen
-
-    def leaves(self) -> Iterator[tuple[tuple[str, ...], Node[Item]]]:
-        """Every leaf with queued items and its path."""
-        stack: list[tuple[tuple[str, ...], Node[Item]]] = [((), self._root)]
-        while stack:
-            path, node = stack.pop()
-            if node.children:
-                stack.extend(((*path, key), child) for key, child in node.children.items() if child.queued)
-            elif node.queued:
-                yield path, node
-
-    def position(self, entry: Entry[Item]) -> int:
-        """How many go before `entry`, plus one, if all flows take turns (an estimate, O(queued in leaf + leaves))."""
-        ahead = sum(1 for order, other in entry.leaf.queue if other.queued and order < entry.order)
-        others = sum(min(leaf.queued, ahead + 1) for _, leaf in self.leaves() if leaf is not entry.leaf)
-        return ahead + others + 1
-
-    def spread(self) -> float:
-        """Largest difference of virtual time between two ready children anywhere in the tree."""
-        widest, stack = 0.0, [self._root]
-        while stack:
-            ready = [child for child in stack.pop().children.values() if child.turn]
-            if len(ready) > 1:
-                times = [child.vt for child in ready]
-                widest = max(widest, max(times) - min(times))
-            stack.extend(ready)
-        return widest
-
     # ------------------------------------------------------------------ inside
 
     def _leaf(self, path: tuple[str, ...]) -> Node[Item]:
@@ -250,16 +231,27 @@ class ShareTree(Generic[Item]):
             node.queued += change
             node = node.parent
 
-    def _shift(self, leaf: Node[Item], change: float, advance: float) -> None:
+    def _shift(self, leaf: Node[Item], change: float, advance: float, holds: int) -> None:
         """Move the virtual times along a path. A rise is noticed when the node comes to the top of its heap."""
         node = leaf
         while (parent := node.parent) is not None:
-            node.vt += change / node.weight
-            node.unsure += advance / node.weight
+            weight = node.weight
+            node.vt += change / weight
+            node.holds += holds
+            node.unsure = node.unsure + advance / weight if node.holds else 0.0
             if change < 0.0 and node.turn:
                 self._enter(parent, node)
             elif parent.ready == 0:
-                parent.floor = max(parent.floor, node.sure)
+                parent.floor = max(parent.floor, node.vt - node.unsure)
+            node = parent
+        node.holds += holds
+
+    @staticmethod
+    def _lift(leaf: Node[Item]) -> None:
+        """Let nodes that were not ready start at the floor."""
+        node = leaf
+        while (parent := node.parent) is not None and not node.turn:
+            node.vt = max(node.vt, parent.floor)
             node = parent
 
     def _enlist(self, node: Node[Item]) -> None:
@@ -326,32 +318,52 @@ class ShareTree(Generic[Item]):
         self._delist(leaf)
 
     def _rest(self, leaf: Node[Item]) -> None:
-        """List the nodes of a path that have become idle, and forget some that were listed before.
+        """List a leaf that has become idle, and forget some that were listed before.
 
         Two are looked at for each one listed, so the list stays as short as the number of nodes in debt allows.
         """
-        resting, node, listed = self._resting, leaf, 0
-        while (parent := node.parent) is not None and node.idle:
-            if not node.resting:
-                node.resting = True
-                resting.append(node)
-                listed += 1
-            node = parent
-        if listed and len(resting) > _WARM:
-            for _ in range(min(2 * listed, len(resting) - _WARM)):
-                self._forget(resting.popleft())
+        if leaf.queued or leaf.holds or leaf.in_flight or leaf.resting or leaf.parent is None:
+            return
+        resting = self._resting
+        leaf.resting = True
+        resting.append(leaf)
+        if len(resting) > _WARM:
+            self._forget(resting.popleft())
+            self._forget(resting.popleft())
 
     def _forget(self, node: Node[Item]) -> None:
-        """Drop a node whose state says nothing any more; let one in debt, or with children, rest further."""
+        """Drop an idle node whose state says nothing any more, and its parent if that was the last child.
+
+        One in debt rests further. One that is busy or has children is left alone: it is looked at again when it
+        becomes idle, or when its last child is forgotten.
+        """
         parent = node.parent
         node.resting = False
-        if parent is None or not node.idle:
+        if parent is None or node.children or not node.idle:
             return
-        if node.children or (node.vt > parent.floor and len(self._resting) < _MAX_RESTING):
+        if node.vt > parent.floor and len(self._resting) < _MAX_RESTING:
             node.resting = True
             self._resting.append(node)
         else:
-            parent.children.pop(node.key, None)
+            del parent.children[node.key]
+            if not parent.resting:
+                self._forget(parent)
+
+    def _poorest_head(self, fits: Callable[[Item], Place | None]) -> Pick[Item, Place] | None:
+        """The usual case of a pick: the poorest leaf's head fits."""
+        node = self._root
+        while node.heap:
+            child = self._poorest(node)
+            if child is None:
+                return None
+            node.floor = max(node.floor, self._least(node, child))
+            node = child
+        queue = node.queue
+        while queue and not queue[0][1].queued:
+            heappop(queue)
+            node.stale -= 1
+        place = fits(queue[0][1].item) if queue else None
+        return None if place is None else Pick(heappop(queue)[1], place)
 
     def _descend(self, node: Node[Item], fits: Callable[[Item], Place | None]) -> Pick[Item, Place] | None:
         if not node.heap:

@@ -50,6 +50,9 @@ class Router:
 
     def choose(self, call: Call, pool: Pool, now: float) -> InstanceState | None:
         """The instance to send `call` to now; None when it has to wait."""
+        if len(pool.members) == 1:
+            state = pool.members[0]
+            return None if state.closed(state.uncached(call.request), now, call.flow.service_class) else state
         able = [state for state in pool.members if not state.shut(now)]
         open_now = _open(able, call, now) if not call.tried else _open_again(able, call, now)
         if call.request.prefix and len(able) > 1 and self._waits_for_home(call, able, open_now, now):

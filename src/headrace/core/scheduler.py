@@ -28,6 +28,7 @@ from headrace.core.fleet import Fleet, PlantTree, Pool
 from headrace.core.recovery import Recovery
 from headrace.core.routing import Router
 from headrace.core.settings import Settings
+from headrace.core.share_view import position
 from headrace.core.ticket import Call, State, Ticket
 from headrace.model import (
     Arrived,
@@ -127,7 +128,7 @@ class Scheduler:
         for ticket in self._book.tickets.values():
             flow, call = ticket.request.flow, ticket.call
             if flow.tenant == tenant and flow.user == user and call.entry is not None:
-                position = call.pool.tree.position(call.entry)
+                position = position(call.pool.tree.root, call.entry)
                 found.append((ticket.request.id, position, call.pool.drains_in(position)))
         return found
 

@@ -4,7 +4,7 @@ A `Ticket` is one caller's request; it ends exactly once. A `Call` is one model 
 is its leader, the others follow. A call of its own makes promotion free: when the leader leaves, the next ticket
 leads and nothing at the engine or in the queue moves.
 
-    call:    NEW -> LOOKING -> QUEUED -> RUNNING -> DONE
+    call:    NEW -> LOOKING -> QUEUED -> RUNNING -> DONE     (NEW -> RUNNING where nothing waits)
                         |        ^          |
                         |        +- WAITING <   (back-off before the next attempt)
                         +-> DONE (answered from the cache)
@@ -38,7 +38,7 @@ class State(StrEnum):
 
 
 _MOVES: dict[State, frozenset[State]] = {
-    State.NEW: frozenset({State.LOOKING, State.QUEUED, State.DONE}),
+    State.NEW: frozenset({State.LOOKING, State.QUEUED, State.RUNNING, State.DONE}),
     State.LOOKING: frozenset({State.QUEUED, State.DONE}),
     State.QUEUED: frozenset({State.RUNNING, State.DONE}),
     State.RUNNING: frozenset({State.QUEUED, State.WAITING, State.DONE}),
@@ -85,6 +85,7 @@ class Call:
         "held",
         "id",
         "joinable",
+        "leader",
         "leaf",
         "members",
         "place",
@@ -107,6 +108,8 @@ class Call:
         self.request = request
         """The leader's request; its payload is what goes to the engine."""
         self.pool = pool
+        self.leader: Ticket
+        """The ticket the call is made for; the others ride along."""
         self.members: dict[str, Ticket] = {}
         """By id, in the order they came; the first leads. Changed by `add` and `drop` only."""
         self._classes = _NOBODY.copy()
@@ -144,11 +147,6 @@ class Call:
         self.taken_over = False
 
     @property
-    def leader(self) -> Ticket:
-        """The ticket the call is made for; the others ride along."""
-        return next(iter(self.members.values()))
-
-    @property
     def flow(self) -> Flow:
         """Whose account it is on: the leader's, in the most urgent class of all its members."""
         if not self.members:
@@ -164,12 +162,16 @@ class Call:
 
     def add(self, ticket: Ticket) -> None:
         """Take a ticket in; it leads if it is the only one."""
+        if not self.members:
+            self.leader = ticket
         self.members[ticket.request.id] = ticket
         self._classes[ticket.request.flow.service_class] += 1
 
     def drop(self, ticket: Ticket) -> None:
         """Let a ticket go; the next one leads."""
         del self.members[ticket.request.id]
+        if ticket is self.leader and self.members:
+            self.leader = next(iter(self.members.values()))
         self._classes[ticket.request.flow.service_class] -= 1
 
     def move(self, to: State) -> None:
