@@ -26,11 +26,11 @@ Round robin is the same tree with every request charged 1; FIFO is the same tree
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Generic
 
+from headrace.core.resting import Resting
 from headrace.core.share import Charge, Entry, Item, Node, Pick, Place
 
 _MAX_PROBES = 16
@@ -39,10 +39,6 @@ _MAX_ASIDE = 8
 """Children of one node, or items of one leaf, that may be passed over in one pick."""
 _MAX_PASSED = 16
 """Times the head of a leaf may be overtaken within it; then the leaf waits for it."""
-_WARM = 64
-"""Idle nodes kept although nothing is known of them, so that a steady trickle does not make nodes anew."""
-_MAX_RESTING = 10_000
-"""Idle nodes kept per tree, those in debt included; beyond it the debts of the longest idle are forgiven."""
 
 
 class ShareTree(Generic[Item]):
@@ -66,7 +62,7 @@ class ShareTree(Generic[Item]):
         self._cap_of = cap_of
         self._slack = slack
         self._root: Node[Item] = Node("", None, 1.0, None)
-        self._resting: deque[Node[Item]] = deque()
+        self._resting: Resting[Item] = Resting()
         self._turns = 0
         self._probes = 0
 
@@ -107,7 +103,7 @@ class ShareTree(Generic[Item]):
         self._count(leaf, -1)
         if leaf.queued == 0:
             self._empty(leaf)
-            self._rest(leaf)
+            self._resting.add(leaf)
         elif leaf.stale * 2 > len(leaf.queue):
             leaf.queue = [pair for pair in leaf.queue if pair[1].queued]
             heapify(leaf.queue)
@@ -173,7 +169,7 @@ class ShareTree(Generic[Item]):
         """Settle a charge at its true cost."""
         self._shift(charge.leaf, cost - charge.cost, -charge.advance, -1)
         charge.cost, charge.advance = cost, 0.0
-        self._rest(charge.leaf)
+        self._resting.add(charge.leaf)
 
     def open(self, path: tuple[str, ...], cost: float) -> Charge[Item]:
         """Open a charge for a flow that has nothing queued for it: a share of a joined call."""
@@ -198,7 +194,7 @@ class ShareTree(Generic[Item]):
             if node.cap is not None and node.ready and not node.turn:
                 self._enlist(node)
             node = node.parent
-        self._rest(leaf)
+        self._resting.add(leaf)
 
     def lead(self, key: str, ahead: float) -> None:
         """Let the first-level node `key` be served as if its virtual time were less by `ahead`.
@@ -316,38 +312,6 @@ class ShareTree(Generic[Item]):
         leaf.queue.clear()
         leaf.stale = 0
         self._delist(leaf)
-
-    def _rest(self, leaf: Node[Item]) -> None:
-        """List a leaf that has become idle, and forget some that were listed before.
-
-        Two are looked at for each one listed, so the list stays as short as the number of nodes in debt allows.
-        """
-        if leaf.queued or leaf.holds or leaf.in_flight or leaf.resting or leaf.parent is None:
-            return
-        resting = self._resting
-        leaf.resting = True
-        resting.append(leaf)
-        if len(resting) > _WARM:
-            self._forget(resting.popleft())
-            self._forget(resting.popleft())
-
-    def _forget(self, node: Node[Item]) -> None:
-        """Drop an idle node whose state says nothing any more, and its parent if that was the last child.
-
-        One in debt rests further. One that is busy or has children is left alone: it is looked at again when it
-        becomes idle, or when its last child is forgotten.
-        """
-        parent = node.parent
-        node.resting = False
-        if parent is None or node.children or not node.idle:
-            return
-        if node.vt > parent.floor and len(self._resting) < _MAX_RESTING:
-            node.resting = True
-            self._resting.append(node)
-        else:
-            del parent.children[node.key]
-            if not parent.resting:
-                self._forget(parent)
 
     def _poorest_head(self, fits: Callable[[Item], Place | None]) -> Pick[Item, Place] | None:
         """The usual case of a pick: the poorest leaf's head fits."""
