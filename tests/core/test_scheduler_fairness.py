@@ -259,3 +259,18 @@ def test_the_flood_can_leave_without_a_trace() -> None:
     assert all(stage.ending(f"p{number}") is Ending.CANCELLED for number in range(200))
     stage.wait(1e6)
     assert nothing_held(stage.scheduler)
+
+
+def test_who_waits_can_see_where_he_stands() -> None:
+    """Position and time to the start of one user's waiting requests, joined ones too; others' are not shown."""
+    stage = Stage(engine("a"))
+    stage.do(0.0, arrive("r0"))
+    for number in range(3):
+        stage.do(0.0, arrive(f"x{number}", "x", key=f"k{number}"))
+        stage.do(0.0, arrive(f"y{number}", "y"))
+    stage.do(0.0, arrive("z", "z", key="k1"))
+    shown = stage.scheduler.positions("acme", "x")
+    assert [(name, place) for name, place, _ in shown] == [("x0", 2), ("x1", 4), ("x2", 6)]
+    assert all(seconds >= 1.0 for _, _, seconds in shown)
+    assert [name for name, _, _ in stage.scheduler.positions("acme", "z")] == ["z"]
+    assert stage.scheduler.positions("other", "x") == []

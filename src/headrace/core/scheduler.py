@@ -128,8 +128,8 @@ class Scheduler:
         for ticket in self._book.tickets.values():
             flow, call = ticket.request.flow, ticket.call
             if flow.tenant == tenant and flow.user == user and call.entry is not None:
-                position = position(call.pool.tree.root, call.entry)
-                found.append((ticket.request.id, position, call.pool.drains_in(position)))
+                place = position(call.pool.tree.root, call.entry)
+                found.append((ticket.request.id, place, call.pool.drains_in(place)))
         return found
 
     # ------------------------------------------------------------------ facts

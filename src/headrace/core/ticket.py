@@ -123,15 +123,13 @@ class Call:
         self.leaf: Node[Call] | None = None
         self.place: Place | None = None
         self.charge: Charge[Call] | None = None
-        self.expected = 0
-        """Output tokens it was charged for in advance."""
-        self.produced = 0
+        self.expected = self.produced = 0
+        """Output tokens it was charged for in advance; those made by the present attempt."""
         self.first: float | None = None
         self.counted: tuple[ServiceClass, str, str] | None = None
         """The (class, tenant, user) it counts for while it is queued."""
-        self.attempt = 0
-        self.failures = 0
-        """Failed attempts of the present leader."""
+        self.attempt = self.failures = 0
+        """Attempts in all; failed ones of the present leader."""
         self.tried: set[str] = set()
         self.records: list[AttemptRecord] = []
         self.retry: Timer | None = None
