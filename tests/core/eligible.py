@@ -20,7 +20,7 @@ def overdue_picks(scheduler: Scheduler, now: float) -> list[str]:
     return [
         call.request.id
         for pool in scheduler._fleet.pools()
-        for call in _in_turn(pool.tree._root, pool.tree._slack)
+        for call in _in_turn(pool.tree.root, pool.tree._slack)
         if any(_may_take(state, call, pool, now) for state in pool.members)
     ]
 

@@ -34,7 +34,7 @@ def holdings(scheduler: Scheduler, gone: Iterable[InstanceState] = ()) -> dict[s
     """Everything that was acquired and not released, by resource; `gone`: instances that left the configuration."""
     book, dispatcher = scheduler._book, scheduler._dispatcher
     backlog, states = dispatcher.backlog, [*scheduler._fleet.states.values(), *gone]
-    nodes = [node for pool in pools(scheduler) for node in subtree(pool.tree._root)]
+    nodes = [node for pool in pools(scheduler) for node in subtree(pool.tree.root)]
     return {
         "tickets": len(book.tickets),
         "calls": len(book.calls),
@@ -46,8 +46,8 @@ def holdings(scheduler: Scheduler, gone: Iterable[InstanceState] = ()) -> dict[s
         "watches": len(dispatcher._watches),
         "look_ups": len(scheduler._door._looking),
         "queued": sum(node.queued for node in nodes),
-        "queued_root": sum(pool.tree._root.queued for pool in pools(scheduler)),
-        "share_in_flight_root": sum(pool.tree._root.in_flight for pool in pools(scheduler)),
+        "queued_root": sum(pool.tree.root.queued for pool in pools(scheduler)),
+        "share_in_flight_root": sum(pool.tree.root.in_flight for pool in pools(scheduler)),
         "share_in_flight": sum(node.in_flight for node in nodes),
         "share_holds": sum(node.holds for node in nodes),
         "gate_in_flight": sum(state.gate.in_flight for state in states),

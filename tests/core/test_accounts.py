@@ -30,7 +30,7 @@ def running(accounts: Accounts, to: Pool, **asked: Any) -> Call:
 
 def service(to: Pool, user: str) -> float:
     """What a user was charged, in tokens."""
-    node = to.tree._root.children["normal"].children["acme"].children.get(user)
+    node = to.tree.root.children["normal"].children["acme"].children.get(user)
     return 0.0 if node is None else node.vt
 
 

@@ -243,7 +243,7 @@ def test_users_who_come_and_go_are_forgotten() -> None:
     for number in range(10_000):
         share.push("x", ("normal", f"tenant-{number % 97}", f"user-{number}", ""))
         finish(share, take(share)[1], 3.0)
-    assert len(nodes(share._root)) < 200
+    assert len(nodes(share.root)) < 200
     assert share.idle
 
 
@@ -254,7 +254,7 @@ def test_heaps_and_queues_do_not_grow_with_what_was_taken_out() -> None:
     for number in range(5000):
         share.remove(share.push(str(number), ("abc"[number % 3],)))
         share.close(share.open(("abc"[number % 3],), 100.0), 1.0)
-    root = share._root
+    root = share.root
     assert len(root.heap) <= 2 * root.ready + 16
     assert all(len(entry.leaf.queue) <= 3 for entry in keep)
 
@@ -265,7 +265,7 @@ def test_debts_are_kept_for_a_bounded_number_of_users() -> None:
     share.push("x", ("poor",))
     for number in range(12_000):
         share.close(share.open((f"debtor-{number}",), 5.0), 5.0)
-    assert len(nodes(share._root)) <= 10_100
+    assert len(nodes(share.root)) <= 10_100
 
 
 def test_positions_count_those_who_go_before() -> None:

@@ -151,7 +151,7 @@ def test_nobody_starves_and_the_books_agree(moves: list[tuple[str, int]]) -> Non
         finish(share, running.pop(), 2.0)
     assert served == pushed - removed
     assert len(share) == 0
-    for node in nodes(share._root):
+    for node in nodes(share.root):
         assert (node.queued, node.in_flight, node.holds, node.ready, node.turn) == (0, 0, 0, 0, 0)
         assert node.unsure == pytest.approx(0.0)
         assert node.vt >= 0.0

@@ -129,7 +129,7 @@ def test_the_weight_of_a_user_may_be_told_with_or_without_the_tenant() -> None:
     tree = pool(engine("a"), settings=Settings(fairness=fairness)).tree
     for tenant in ("acme", "else"):
         tree.push(None, ("normal", tenant, "ann", ""))  # type: ignore[arg-type]
-    normal = tree._root.children["normal"]
+    normal = tree.root.children["normal"]
     acme, other = normal.children["acme"], normal.children["else"]
     assert (normal.weight, acme.weight, other.weight) == (3.0, 2.0, 1.0)
     assert (acme.children["ann"].weight, other.children["ann"].weight) == (5.0, 3.0)

@@ -244,7 +244,7 @@ def test_a_failed_attempt_is_charged_once() -> None:
             (1.0, done("y1"), ["settle y1 answered", "dispatch x1 #2 b"]),
         ],
     )
-    spread = stage.scheduler._fleet.states["a"].pools[0].tree._root.children["normal"].children["acme"].children["x"]
+    spread = stage.scheduler._fleet.states["a"].pools[0].tree.root.children["normal"].children["acme"].children["x"]
     assert spread.holds == 1
 
 

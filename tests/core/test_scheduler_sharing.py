@@ -216,7 +216,7 @@ def test_the_cost_is_shared() -> None:
     """Three users of one answer are charged a third each."""
     stage = shared("running")
     stage.do(3.0, done("lead", prompt=30, completion=0))
-    users = stage.scheduler._fleet.states["a"].pools[0].tree._root.children["normal"].children["acme"].children
+    users = stage.scheduler._fleet.states["a"].pools[0].tree.root.children["normal"].children["acme"].children
     assert {name: users[name].vt for name in ("ann", "bob", "cid")} == pytest.approx({"ann": 10, "bob": 10, "cid": 10})
 
 

@@ -11,7 +11,6 @@ from headrace.core.accounts import Accounts
 from headrace.core.backlog import Backlog
 from headrace.core.book import Book
 from headrace.core.fleet import Fleet, InstanceState, Pool
-from headrace.core.naming import match
 from headrace.core.recovery import RetryBudget
 from headrace.core.routing import Router, weigh
 from headrace.core.settings import Settings
@@ -47,7 +46,7 @@ class Dispatcher:
         """
         call.expected = self._accounts.expect(call.request)
         pool = call.pool
-        if not (self._dirty or len(pool.tree)):
+        if not (self._dirty or pool.tree.root.queued):
             leaf, under_cap = pool.tree.leaf(self._accounts.path(call.flow))
             state = self._router.choose(call, pool, now) if under_cap else None
             if state is not None:
@@ -98,7 +97,7 @@ class Dispatcher:
     def touch(self, state: InstanceState) -> None:
         """An instance may take more than before."""
         for pool in state.pools:
-            if len(pool.tree):
+            if pool.tree.root.queued:
                 self._dirty[pool] = None
 
     def touch_all(self) -> None:
@@ -122,7 +121,7 @@ class Dispatcher:
             pools.sort(key=lambda pool: pool.last_dispatch or 0.0)
         for pool in pools:
             fits = partial(self._choose, pool, now)
-            while len(pool.tree) and pool.has_room(now):
+            while pool.tree.root.queued and pool.has_room(now):
                 pick = pool.tree.pick(fits)
                 if pick is None:
                     break
@@ -157,7 +156,7 @@ class Dispatcher:
         if call.pool.dispatched(cost, now):
             self._accounts.lead(call.pool)
         self._book.totals["model_calls"] += 1
-        name = match(state.instance, request.model) or request.model
+        name = state.upstream(request.model)
         cause = call.records[-1].cause if call.records else None
         self._book.out.append(Dispatch(call.id, call.attempt, state.instance, name, request, call.waited, cause))
 

@@ -50,7 +50,7 @@ class ShareTree(Generic[Item]):
         slack: T, in charged units.
     """
 
-    __slots__ = ("_cap_of", "_probes", "_resting", "_root", "_slack", "_turns", "_weight_of")
+    __slots__ = ("_cap_of", "_probes", "_resting", "_slack", "_turns", "_weight_of", "root")
 
     def __init__(
         self,
@@ -61,23 +61,19 @@ class ShareTree(Generic[Item]):
         self._weight_of = weight_of
         self._cap_of = cap_of
         self._slack = slack
-        self._root: Node[Item] = Node("", None, 1.0, None)
+        self.root: Node[Item] = Node("", None, 1.0, None)
+        """The account of all; others only look at it."""
         self._resting: Resting[Item] = Resting()
         self._turns = 0
         self._probes = 0
 
     def __len__(self) -> int:
-        return self._root.queued
-
-    @property
-    def root(self) -> Node[Item]:
-        """The account of all, to look at."""
-        return self._root
+        return self.root.queued
 
     @property
     def idle(self) -> bool:
         """Nothing is queued, running or still to be charged."""
-        return self._root.idle
+        return self.root.idle
 
     # ------------------------------------------------------------------ in and out
 
@@ -117,7 +113,7 @@ class ShareTree(Generic[Item]):
         found = self._poorest_head(fits)
         if found is None:
             self._probes = 1
-            found = self._descend(self._root, fits)
+            found = self._descend(self.root, fits)
         if found is None:
             return None
         found.entry.queued = False
@@ -211,7 +207,7 @@ class ShareTree(Generic[Item]):
     # ------------------------------------------------------------------ inside
 
     def _leaf(self, path: tuple[str, ...]) -> Node[Item]:
-        node = self._root
+        node = self.root
         for depth, key in enumerate(path):
             child = node.children.get(key)
             if child is None:
@@ -315,7 +311,7 @@ class ShareTree(Generic[Item]):
 
     def _poorest_head(self, fits: Callable[[Item], Place | None]) -> Pick[Item, Place] | None:
         """The usual case of a pick: the poorest leaf's head fits."""
-        node = self._root
+        node = self.root
         while node.heap:
             child = self._poorest(node)
             if child is None:

@@ -22,7 +22,8 @@ from headrace.core.breaker import Breaker, Permit
 from headrace.core.fairness import ShareTree
 from headrace.core.gate import Gate, Pass
 from headrace.core.naming import match
-from headrace.core.settings import FairnessSettings, RecoverySettings, Settings
+from headrace.core.planting import PlantTree
+from headrace.core.settings import RecoverySettings, Settings
 from headrace.core.ticket import Call
 from headrace.model import (
     Cause,
@@ -72,6 +73,7 @@ class InstanceState:
 
     __slots__ = (
         "_unhealthy_after",
+        "_upstream",
         "asked_until",
         "breaker",
         "cooldown_until",
@@ -107,6 +109,7 @@ class InstanceState:
         self.load = 0.0
         """Sum of the weights of the requests it is working on."""
         self.last_pick = 0
+        self._upstream: dict[str, str] = {}
         self.pools: list[Pool] = []
         """The pools it is a member of."""
 
@@ -114,6 +117,16 @@ class InstanceState:
         """Take new settings of the same instance; what was learned stays."""
         self.instance = instance
         self.gate.reshape(instance)
+        self._upstream.clear()
+
+    def upstream(self, model: str) -> str:
+        """The name to send to the engine for `model`."""
+        name = self._upstream.get(model)
+        if name is None:
+            if len(self._upstream) >= _MAX_NAMES:
+                self._upstream.clear()
+            name = self._upstream[model] = match(self.instance, model) or model
+        return name
 
     def shut(self, now: float) -> str:
         """Why nothing at all may be sent to it now, or ""."""
@@ -280,7 +293,10 @@ class Pool:
 
     def has_room(self, now: float) -> bool:
         """Some instance could take a small request."""
-        return any(not member.closed(1, now) for member in self.members)
+        for member in self.members:  # noqa: SIM110 - asked at each step of the pump; a generator costs more than this
+            if not member.closed(1, now):
+                return True
+        return False
 
     def dispatched(self, cost: float, now: float) -> bool:
         """Count a dispatch of `cost` for the measured drain rate and capacity; True when the capacity was renewed."""
@@ -363,29 +379,3 @@ class Fleet:
     def nowhere(self) -> Pool:
         """A pool of no instances, for running calls whose model is served by none any more."""
         return Pool((), self._plant())
-
-
-class PlantTree:
-    """Makes the share tree of a pool as the policy wants it."""
-
-    def __init__(self, settings: FairnessSettings) -> None:
-        self._fairness = settings
-
-    def __call__(self) -> ShareTree[Call]:
-        """A new, empty tree."""
-        slack = self._fairness.slack if self._fairness.policy == "fair" else 1.0
-        return ShareTree(self._weight, self._cap, slack)
-
-    def _weight(self, path: tuple[str, ...]) -> float:
-        fairness = self._fairness
-        if len(path) == 1:
-            return fairness.class_weights.get(ServiceClass(path[0]), 1.0)
-        if len(path) == 2:
-            return fairness.tenant_weights.get(path[1], 1.0)
-        if len(path) == 3:
-            exact = fairness.user_weights.get(f"{path[1]}/{path[2]}")
-            return exact if exact is not None else fairness.user_weights.get(path[2], 1.0)
-        return 1.0
-
-    def _cap(self, path: tuple[str, ...]) -> int | None:
-        return self._fairness.user_in_flight if len(path) == 3 else None

@@ -159,8 +159,9 @@ def blocked(pool: Pool, longest_wait: float, now: float) -> Blocked | None:
     Down everywhere, every breaker open, or all cooling down for longer than a request waits: told at once, so that
     clients wait where it costs nothing.
     """
-    if any(not state.shut(now) for state in pool.members):
-        return None
+    for state in pool.members:
+        if not state.shut(now):
+            return None
     up = [state for state in pool.members if state.healthy and not state.draining]
     if not up:
         return Blocked(Ending.NO_INSTANCE, errors.no_instance(10.0))

@@ -24,7 +24,8 @@ from headrace.core.book import Book
 from headrace.core.dispatching import Dispatcher
 from headrace.core.door import Door
 from headrace.core.endings import Endings
-from headrace.core.fleet import Fleet, PlantTree, Pool
+from headrace.core.fleet import Fleet, Pool
+from headrace.core.planting import PlantTree
 from headrace.core.recovery import Recovery
 from headrace.core.routing import Router
 from headrace.core.settings import Settings
