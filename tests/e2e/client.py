@@ -106,9 +106,12 @@ class Client:
 
 
 @asynccontextmanager
-async def client(url: str) -> AsyncIterator[Client]:
-    """A client for `url` that opens as many connections as it needs, each for one request."""
-    timeout = aiohttp.ClientTimeout(total=60)
+async def client(url: str, patience: float = 60.0) -> AsyncIterator[Client]:
+    """A client for `url` that opens as many connections as it needs, each for one request.
+
+    `patience` is the longest time for one answer in seconds.
+    """
+    timeout = aiohttp.ClientTimeout(total=patience)
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, force_close=True), timeout=timeout
     ) as session:
