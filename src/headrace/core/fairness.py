@@ -316,7 +316,8 @@ class ShareTree(Generic[Item]):
             child = self._poorest(node)
             if child is None:
                 return None
-            node.floor = max(node.floor, self._least(node, child))
+            sure = self._least(node, child) if node.led else child.vt - child.unsure
+            node.floor = max(node.floor, sure)
             node = child
         queue = node.queue
         while queue and not queue[0][1].queued:
