@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from headrace.runtime.upstream import Connection, Failure, Upstream
+from headrace.runtime.direct_upstream import DirectUpstream
+from headrace.runtime.upstream import Client, Connection, Failure, Upstream
 from headrace.testing import ScriptedEngine, guarded
 from headrace.wire.adapters import EngineRequest
 
 ASK = EngineRequest("POST", "/v1/chat/completions", (("Content-Type", "application/json"),), b'{"model":"m"}')
+CLIENTS = (Upstream, DirectUpstream)
+"""Both keep the same promises."""
 GUARD = 10.0
 WITHIN = 1.0
 """Seconds in which an engine must see that its peer has closed."""
@@ -62,7 +65,7 @@ class Listener:
         return self.endings[0][0]
 
 
-def ask(upstream: Upstream, engine: ScriptedEngine, request: EngineRequest = ASK) -> tuple[Listener, Connection]:
+def ask(upstream: Client, engine: ScriptedEngine, request: EngineRequest = ASK) -> tuple[Listener, Connection]:
     """Sends a request and gives back who listens and the connection."""
     listener = Listener()
     return listener, upstream.open(engine.url, request, listener, 5.0)

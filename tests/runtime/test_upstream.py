@@ -13,16 +13,16 @@ import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
 from headrace.runtime.failures import translated
-from headrace.runtime.upstream import Failure, Upstream
+from headrace.runtime.upstream import Client, Failure
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, steps
 from headrace.wire.adapters import EngineRequest
-from tests.runtime.listener import ASK, Listener, ask, turns
+from tests.runtime.listener import ASK, CLIENTS, Listener, ask, turns
 
 
-@pytest.fixture
-async def upstream() -> AsyncIterator[Upstream]:
-    """A client that must leave nothing behind."""
-    client = Upstream()
+@pytest.fixture(params=CLIENTS)
+async def upstream(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    """Each client in turn; it must leave nothing behind."""
+    client: Client = request.param()
     yield client
     await client.close()
     assert client.running == 0
@@ -38,7 +38,7 @@ async def engine() -> AsyncIterator[ScriptedEngine]:
 # ---------------------------------------------------------------------------------------------- what goes out and in
 
 
-async def test_pieces_arrive_as_the_engine_makes_them(upstream: Upstream, engine: ScriptedEngine) -> None:
+async def test_pieces_arrive_as_the_engine_makes_them(upstream: Client, engine: ScriptedEngine) -> None:
     """The first piece is here before the engine has made the second."""
     heard = asyncio.Event()
     engine.once([steps.chunk("one"), steps.wait(heard.wait), steps.chunk("two"), steps.done(), steps.end()])
@@ -52,7 +52,7 @@ async def test_pieces_arrive_as_the_engine_makes_them(upstream: Upstream, engine
     assert listener.headers["content-type"].startswith("text/event-stream")
 
 
-async def test_what_the_engine_is_told(upstream: Upstream, engine: ScriptedEngine) -> None:
+async def test_what_the_engine_is_told(upstream: Client, engine: ScriptedEngine) -> None:
     """One length, no chunking, our own name and nothing of the framing an adapter might have copied."""
     engine.default = steps.whole(200, b"{}", (("Set-Cookie", "a=b"),))
     request = EngineRequest(
@@ -71,7 +71,7 @@ async def test_what_the_engine_is_told(upstream: Upstream, engine: ScriptedEngin
     assert engine.connections == 1, "the second request uses the first one's connection"
 
 
-async def test_headers_are_lower_case_and_repeated_ones_joined(upstream: Upstream, engine: ScriptedEngine) -> None:
+async def test_headers_are_lower_case_and_repeated_ones_joined(upstream: Client, engine: ScriptedEngine) -> None:
     """Both of two `Retry-After` can be read, whatever their case."""
     engine.once(steps.whole(429, b"no", (("Retry-After", "2"), ("retry-after", "5"))))
     listener, _ = ask(upstream, engine)
@@ -79,7 +79,7 @@ async def test_headers_are_lower_case_and_repeated_ones_joined(upstream: Upstrea
     assert (listener.status, listener.headers["retry-after"], listener.body) == (429, "2, 5", b"no")
 
 
-async def test_a_redirect_is_an_answer_like_any_other(upstream: Upstream, engine: ScriptedEngine) -> None:
+async def test_a_redirect_is_an_answer_like_any_other(upstream: Client, engine: ScriptedEngine) -> None:
     """Nobody is sent elsewhere with our key."""
     engine.once(steps.whole(307, b"", (("Location", f"{engine.url}/elsewhere"),)))
     listener, _ = ask(upstream, engine)
@@ -88,7 +88,7 @@ async def test_a_redirect_is_an_answer_like_any_other(upstream: Upstream, engine
     assert len(engine.requests) == 1
 
 
-async def test_a_packed_answer_is_unpacked(upstream: Upstream, engine: ScriptedEngine) -> None:
+async def test_a_packed_answer_is_unpacked(upstream: Client, engine: ScriptedEngine) -> None:
     """An engine that compresses unasked is understood; neither encoding nor packed length is passed on."""
     engine.once(steps.whole(200, gzip.compress(b'{"a":1}'), (("Content-Encoding", "gzip"),)))
     listener, _ = ask(upstream, engine)
@@ -98,7 +98,7 @@ async def test_a_packed_answer_is_unpacked(upstream: Upstream, engine: ScriptedE
     assert engine.requests[0].header("accept-encoding") == "identity"
 
 
-async def test_a_packed_stream_is_unpacked_frame_by_frame(upstream: Upstream, engine: ScriptedEngine) -> None:
+async def test_a_packed_stream_is_unpacked_frame_by_frame(upstream: Client, engine: ScriptedEngine) -> None:
     """A frame the engine flushed is not held back until the next one."""
     packer = zlib.compressobj(wbits=31)
     heard = asyncio.Event()
@@ -148,7 +148,7 @@ async def test_a_packed_stream_is_unpacked_frame_by_frame(upstream: Upstream, en
     ],
 )
 async def test_every_way_to_break_off(
-    upstream: Upstream, engine: ScriptedEngine, script: Script, failure: Failure | None, body: bytes
+    upstream: Client, engine: ScriptedEngine, script: Script, failure: Failure | None, body: bytes
 ) -> None:
     """What came before the break is delivered, the failure has one name, and the text names nothing secret."""
     engine.once(script)
@@ -161,7 +161,7 @@ async def test_every_way_to_break_off(
     assert upstream.replays == 0
 
 
-async def test_a_reset_in_the_middle_is_a_cut(upstream: Upstream, engine: ScriptedEngine) -> None:
+async def test_a_reset_in_the_middle_is_a_cut(upstream: Client, engine: ScriptedEngine) -> None:
     """A reset after content is told as a cut, after that content."""
     heard = asyncio.Event()
     engine.once([steps.chunk("one"), steps.wait(heard.wait), steps.reset()])
@@ -171,7 +171,7 @@ async def test_a_reset_in_the_middle_is_a_cut(upstream: Upstream, engine: Script
     assert await listener.ended() is Failure.CUT
 
 
-async def test_nobody_listens(upstream: Upstream, engine: ScriptedEngine) -> None:
+async def test_nobody_listens(upstream: Client, engine: ScriptedEngine) -> None:
     """A refused connection is told as such, without saying where."""
     await engine.stop_listening()
     listener, _ = ask(upstream, engine)
@@ -180,7 +180,7 @@ async def test_nobody_listens(upstream: Upstream, engine: ScriptedEngine) -> Non
 
 
 @pytest.mark.parametrize("address", ["nonsense", "ftp://127.0.0.1", "http://", "http://[::bad"])
-async def test_an_address_that_is_none(upstream: Upstream, address: str) -> None:
+async def test_an_address_that_is_none(upstream: Client, address: str) -> None:
     """An unusable address ends the attempt; it does not raise into the caller."""
     listener = Listener()
     upstream.open(address, ASK, listener, 5.0)
@@ -206,7 +206,7 @@ def test_what_cannot_be_staged_here_is_translated_too() -> None:
 
 
 async def test_an_idle_connection_that_was_closed_costs_nobody_an_error(
-    upstream: Upstream, engine: ScriptedEngine
+    upstream: Client, engine: ScriptedEngine
 ) -> None:
     """The engine closed the idle connection: the next request goes over a new one."""
     first, _ = ask(upstream, engine)
@@ -219,7 +219,7 @@ async def test_an_idle_connection_that_was_closed_costs_nobody_an_error(
 
 
 async def test_a_reused_connection_that_closes_without_an_answer_is_replayed_once(
-    upstream: Upstream, engine: ScriptedEngine
+    upstream: Client, engine: ScriptedEngine
 ) -> None:
     """The request goes once more over a fresh connection; if that breaks off, too, it is a failure."""
     engine.once(steps.answer("one"), steps.close(), steps.answer("two"))
@@ -232,7 +232,7 @@ async def test_a_reused_connection_that_closes_without_an_answer_is_replayed_onc
 
 
 async def test_a_reused_connection_that_began_to_answer_is_not_replayed(
-    upstream: Upstream, engine: ScriptedEngine
+    upstream: Client, engine: ScriptedEngine
 ) -> None:
     """Half a head is a sign that the engine took the request."""
     engine.once(steps.answer("one"), [steps.raw(b"HTTP/1.1 200 OK\r\nX-Pa"), steps.cut()])
@@ -242,7 +242,7 @@ async def test_a_reused_connection_that_began_to_answer_is_not_replayed(
     assert upstream.replays == 0
 
 
-async def test_a_large_request_arrives_whole(upstream: Upstream, engine: ScriptedEngine) -> None:
+async def test_a_large_request_arrives_whole(upstream: Client, engine: ScriptedEngine) -> None:
     """A body of many megabytes has one length, no chunking, and every byte."""
     body = bytes(range(256)) * 40_000
     listener, _ = ask(upstream, engine, EngineRequest("POST", "/", (("Content-Type", "application/json"),), body))

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.runtime.upstream import Failure, Upstream, UpstreamFailed
+from headrace.runtime.upstream import Client, Failure, UpstreamFailed
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, guarded, run_virtual, steps
 from headrace.wire.adapters import EngineRequest
-from tests.runtime.listener import ASK, GUARD, WITHIN, Listener, ask, turns
+from tests.runtime.listener import ASK, CLIENTS, GUARD, WITHIN, Listener, ask, turns
 
 
-@pytest.fixture
-async def upstream() -> AsyncIterator[Upstream]:
-    """A client that must leave nothing behind."""
-    client = Upstream()
+@pytest.fixture(params=CLIENTS)
+async def upstream(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    """Each client in turn; it must leave nothing behind."""
+    client: Client = request.param()
     yield client
     await client.close()
     assert client.running == 0
@@ -34,7 +34,7 @@ async def engine() -> AsyncIterator[ScriptedEngine]:
 # ------------------------------------------------------------------------------------------------------------ aborting
 
 
-async def test_abort_before_the_head(upstream: Upstream, engine: ScriptedEngine) -> None:
+async def test_abort_before_the_head(upstream: Client, engine: ScriptedEngine) -> None:
     """An engine that is still thinking sees its peer close; the sink hears nothing."""
     engine.once(steps.hang())
     listener, connection = ask(upstream, engine)
@@ -46,7 +46,7 @@ async def test_abort_before_the_head(upstream: Upstream, engine: ScriptedEngine)
 
 
 @pytest.mark.parametrize("paused", [False, True])
-async def test_abort_in_the_middle(upstream: Upstream, engine: ScriptedEngine, paused: bool) -> None:
+async def test_abort_in_the_middle(upstream: Client, engine: ScriptedEngine, paused: bool) -> None:
     """A running stream is closed at once, also while nothing is read of it."""
     engine.once([steps.chunk("one"), steps.hang()])
     listener, connection = ask(upstream, engine)
@@ -60,7 +60,7 @@ async def test_abort_in_the_middle(upstream: Upstream, engine: ScriptedEngine, p
     assert not listener.endings
 
 
-async def test_abort_while_the_engine_floods_a_paused_reader(upstream: Upstream, engine: ScriptedEngine) -> None:
+async def test_abort_while_the_engine_floods_a_paused_reader(upstream: Client, engine: ScriptedEngine) -> None:
     """Unread bytes do not delay the close."""
 
     async def script(conn: ScriptedConnection) -> None:
@@ -77,7 +77,7 @@ async def test_abort_while_the_engine_floods_a_paused_reader(upstream: Upstream,
     assert not listener.endings
 
 
-async def test_abort_while_a_large_request_is_not_being_read(upstream: Upstream) -> None:
+async def test_abort_while_a_large_request_is_not_being_read(upstream: Client) -> None:
     """An engine that does not read the request is not waited for: its socket ends at once, the rest unsent."""
     accepted: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
     server = await asyncio.start_server(lambda *ends: accepted.put_nowait(ends), "127.0.0.1", 0, limit=1024)
@@ -99,7 +99,7 @@ async def test_abort_while_a_large_request_is_not_being_read(upstream: Upstream)
     await server.wait_closed()
 
 
-async def test_abort_at_once(upstream: Upstream, engine: ScriptedEngine) -> None:
+async def test_abort_at_once(upstream: Client, engine: ScriptedEngine) -> None:
     """A call given up before its task ran leaves nothing behind."""
     listener, connection = ask(upstream, engine)
     connection.abort()
@@ -108,7 +108,7 @@ async def test_abort_at_once(upstream: Upstream, engine: ScriptedEngine) -> None
     assert not listener.endings
 
 
-async def test_abort_from_inside_the_sink(upstream: Upstream, engine: ScriptedEngine) -> None:
+async def test_abort_from_inside_the_sink(upstream: Client, engine: ScriptedEngine) -> None:
     """A sink that has had enough hears nothing after its own abort."""
     engine.once([steps.chunk("one"), steps.hang()], [steps.chunk("one"), steps.hang()])
     for callback in ("on_head", "on_data"):
@@ -120,7 +120,7 @@ async def test_abort_from_inside_the_sink(upstream: Upstream, engine: ScriptedEn
 
 
 async def test_abort_after_the_end_does_not_touch_the_pooled_connection(
-    upstream: Upstream, engine: ScriptedEngine
+    upstream: Client, engine: ScriptedEngine
 ) -> None:
     """A late abort must not close a connection that another request may be using by now."""
     listener, connection = ask(upstream, engine)
@@ -134,9 +134,8 @@ async def test_abort_after_the_end_does_not_touch_the_pooled_connection(
     assert engine.connections == 1
 
 
-async def test_closing_aborts_what_runs(engine: ScriptedEngine) -> None:
+async def test_closing_aborts_what_runs(upstream: Client, engine: ScriptedEngine) -> None:
     """At shutdown every engine sees its peer close."""
-    upstream = Upstream()
     engine.default = steps.hang()
     for _ in range(3):
         ask(upstream, engine)
@@ -149,7 +148,7 @@ async def test_closing_aborts_what_runs(engine: ScriptedEngine) -> None:
 # ------------------------------------------------------------------------------------------------------- backpressure
 
 
-async def test_a_pause_reaches_the_engine(upstream: Upstream, engine: ScriptedEngine) -> None:
+async def test_a_pause_reaches_the_engine(upstream: Client, engine: ScriptedEngine) -> None:
     """While paused nothing is delivered and the engine cannot get rid of its bytes; then all arrive, and the end."""
     size = 32 * 1024 * 1024
     written = asyncio.Event()
@@ -173,7 +172,7 @@ async def test_a_pause_reaches_the_engine(upstream: Upstream, engine: ScriptedEn
     assert len(listener.body) == size
 
 
-async def test_the_end_waits_while_paused(upstream: Upstream, engine: ScriptedEngine) -> None:
+async def test_the_end_waits_while_paused(upstream: Client, engine: ScriptedEngine) -> None:
     """A sink that takes nothing is not told the end either."""
     engine.once(steps.whole(200, b"all"))
     listener, connection = ask(upstream, engine)
@@ -190,7 +189,7 @@ async def test_the_end_waits_while_paused(upstream: Upstream, engine: ScriptedEn
 
 @pytest.mark.parametrize("callback", ["on_head", "on_data"])
 async def test_a_sink_that_raises_ends_its_own_attempt_only(
-    upstream: Upstream, engine: ScriptedEngine, callback: str
+    upstream: Client, engine: ScriptedEngine, callback: str
 ) -> None:
     """The fault is logged, the attempt ends, the engine's connection closes, other calls go on."""
     engine.once([steps.chunk("one"), steps.hang()])
@@ -211,7 +210,7 @@ async def test_a_sink_that_raises_ends_its_own_attempt_only(
 # --------------------------------------------------------------------------------------------------------------- fetch
 
 
-async def test_fetch_gives_the_whole_answer(upstream: Upstream, engine: ScriptedEngine) -> None:
+async def test_fetch_gives_the_whole_answer(upstream: Client, engine: ScriptedEngine) -> None:
     """A probe gets status, headers and body of any answer."""
     engine.answers_probes = False
     engine.once(steps.json(503, {"status": "loading"}))
@@ -219,7 +218,7 @@ async def test_fetch_gives_the_whole_answer(upstream: Upstream, engine: Scripted
     assert (status, headers["content-type"], body) == (503, "application/json", b'{"status": "loading"}')
 
 
-async def test_fetch_is_bounded_in_bytes(upstream: Upstream, engine: ScriptedEngine) -> None:
+async def test_fetch_is_bounded_in_bytes(upstream: Client, engine: ScriptedEngine) -> None:
     """An endless answer is given up at the limit and its connection closed."""
 
     async def script(conn: ScriptedConnection) -> None:
@@ -234,7 +233,7 @@ async def test_fetch_is_bounded_in_bytes(upstream: Upstream, engine: ScriptedEng
     await engine.until(lambda: engine.closed_by_peer == 1, WITHIN)
 
 
-async def test_fetch_translates_what_breaks(upstream: Upstream, engine: ScriptedEngine) -> None:
+async def test_fetch_translates_what_breaks(upstream: Client, engine: ScriptedEngine) -> None:
     """A cut answer and a refused connection raise with their own names."""
     engine.once([steps.head(200), steps.send(b"a"), steps.cut()])
     with pytest.raises(UpstreamFailed, match="cut"):
@@ -245,12 +244,13 @@ async def test_fetch_translates_what_breaks(upstream: Upstream, engine: Scripted
         await upstream.fetch(engine.url, ASK, GUARD, 1000)
 
 
+@pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("script", [steps.hang(), [steps.head(200), steps.send(b"a"), steps.hang()]])
-def test_fetch_is_bounded_in_time(script: Script) -> None:
+def test_fetch_is_bounded_in_time(client: Callable[[], Client], script: Script) -> None:
     """An engine that does not answer, or not to the end, is left after `timeout` seconds, and sees it."""
 
     async def story() -> None:
-        upstream = Upstream()
+        upstream = client()
         async with ScriptedEngine(guard=100.0) as engine:
             engine.once(script)
             with pytest.raises(UpstreamFailed) as raised:
@@ -263,9 +263,12 @@ def test_fetch_is_bounded_in_time(script: Script) -> None:
     run_virtual(story(), settle=0.02)
 
 
-async def test_an_idle_connection_is_closed_after_a_while(engine: ScriptedEngine) -> None:
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_an_idle_connection_is_closed_after_a_while(
+    client: Callable[..., Client], engine: ScriptedEngine
+) -> None:
     """Connections nobody uses do not pile up."""
-    upstream = Upstream(keepalive=0.01)
+    upstream = client(keepalive=0.01)
     listener, _ = ask(upstream, engine)
     assert await listener.ended() is None
     await engine.until(lambda: engine.closed_by_peer == 1)

@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from headrace.errors import InvalidRequest
 from headrace.model import AnswerForm, Cause, Dispatch, Outcome
 from headrace.runtime.backend import Port, Running, Timeouts
-from headrace.runtime.upstream import Connection, Failure, Upstream
+from headrace.runtime.client import Client, Connection
+from headrace.runtime.failures import Failure
 from headrace.wire.adapters import Adapter, Decoder, adapter_for
 from headrace.wire.frames import Frame
 from headrace.wire.openai import OpenAICall
@@ -46,7 +47,7 @@ class HttpBackend:
 
     def __init__(
         self,
-        upstream: Upstream,
+        upstream: Client,
         secrets: Mapping[str, str],
         timeouts: Timeouts,
         wall: Callable[[], float] = time.time,
@@ -131,7 +132,7 @@ class _Exchange:
         self._key: str | None = None
         self._instance = dispatch.instance
 
-    def begin(self, upstream: Upstream, key: str | None, timeouts: Timeouts, wall: Callable[[], float]) -> None:
+    def begin(self, upstream: Client, key: str | None, timeouts: Timeouts, wall: Callable[[], float]) -> None:
         """Send the request."""
         loop = asyncio.get_running_loop()
         self._key, self._timeouts, self._wall = key, timeouts, wall

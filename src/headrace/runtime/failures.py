@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import socket
+import ssl
 from enum import StrEnum
 
 import aiohttp
@@ -47,7 +49,7 @@ def translated(error: Exception) -> UpstreamFailed:
         case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError() | aiohttp.ClientSSLError():
             return UpstreamFailed(Failure.CONNECT, "no secure connection")
         case aiohttp.ClientConnectorError():
-            return UpstreamFailed(Failure.CONNECT, f"no connection{_errno(error.os_error)}")
+            return UpstreamFailed(Failure.CONNECT, f"no connection{errno_of(error.os_error)}")
         case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
             return UpstreamFailed(Failure.CONNECT, "the address is no HTTP address")
         case aiohttp.ClientPayloadError():
@@ -59,7 +61,7 @@ def translated(error: Exception) -> UpstreamFailed:
         case aiohttp.ClientResponseError() | http_exceptions.HttpProcessingError():
             return UpstreamFailed(Failure.PROTOCOL, "not an HTTP answer, or a header too large")
         case OSError() | aiohttp.ClientConnectionError():
-            return UpstreamFailed(Failure.CUT, f"connection lost{_errno(error)}")
+            return UpstreamFailed(Failure.CUT, f"connection lost{errno_of(error)}")
         case _:
             return UpstreamFailed(Failure.PROTOCOL, "the exchange failed")
 
@@ -71,6 +73,20 @@ def unanswered(error: Exception) -> bool:
     return isinstance(error, aiohttp.ClientOSError | aiohttp.ClientConnectionResetError)
 
 
-def _errno(error: Exception) -> str:
+def unconnected(error: OSError | ValueError) -> UpstreamFailed:
+    """Why there is no connection."""
+    match error:
+        case TimeoutError():
+            return UpstreamFailed(Failure.CONNECT, "no connection in time")
+        case ssl.SSLError():
+            return UpstreamFailed(Failure.CONNECT, "no secure connection")
+        case socket.gaierror() | UnicodeError():
+            return UpstreamFailed(Failure.CONNECT, "the name cannot be resolved")
+        case _:
+            return UpstreamFailed(Failure.CONNECT, f"no connection{errno_of(error)}")
+
+
+def errno_of(error: Exception) -> str:
+    """The name of a system error's number in brackets, with a blank before it; "" without one."""
     number = error.errno if isinstance(error, OSError) else None
     return f" ({errno.errorcode[number]})" if number is not None and number in errno.errorcode else ""

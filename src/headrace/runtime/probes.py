@@ -21,7 +21,8 @@ import structlog
 
 from headrace.model import Cause, Engine, Instance, Probed
 from headrace.runtime.attempts import Pulse
-from headrace.runtime.upstream import Failure, Upstream, UpstreamFailed
+from headrace.runtime.client import Client
+from headrace.runtime.failures import Failure, UpstreamFailed
 from headrace.wire.adapters import EngineRequest, adapter_for
 from headrace.wire.openai import parse
 
@@ -62,7 +63,7 @@ class Prober:
     def __init__(
         self,
         step: Callable[[Probed], None],
-        upstream: Upstream,
+        upstream: Client,
         secrets: Mapping[str, str],
         settings: ProbeSettings,
         pulse: Callable[[str], Pulse],

@@ -18,7 +18,8 @@ from random import Random
 import structlog
 
 from headrace.model import EngineReport, Instance, Reported, Tier
-from headrace.runtime.upstream import Upstream, UpstreamFailed
+from headrace.runtime.client import Client
+from headrace.runtime.failures import UpstreamFailed
 from headrace.wire.engine_metrics import LARGEST_PAGE, Previous, metrics_requests, read_metrics, reports_metrics
 
 _PATIENCE = 3
@@ -48,7 +49,7 @@ class Scraper:
     def __init__(
         self,
         step: Callable[[Reported], None],
-        upstream: Upstream,
+        upstream: Client,
         secrets: Mapping[str, str],
         settings: ScrapeSettings,
         random: Random,
@@ -111,7 +112,7 @@ class _Source:
         self._misses = 0
         self.just_changed = False
 
-    async def poll(self, upstream: Upstream) -> tuple[EngineReport | None, str]:
+    async def poll(self, upstream: Client) -> tuple[EngineReport | None, str]:
         """What they say now, or None and why not."""
         address, request = self._places[self._place]
         try:

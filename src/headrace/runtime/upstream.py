@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from io import BytesIO
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import aiohttp
 import structlog
@@ -30,52 +30,20 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.tracing import Trace
 from yarl import URL
 
+from headrace.runtime.client import KEEPALIVE, Client, Connection, Sink
 from headrace.runtime.failures import BREAKAGE, Failure, UpstreamFailed, translated, unanswered
 
 if TYPE_CHECKING:
     from headrace.wire.adapters import EngineRequest
 
-__all__ = ["Connection", "Failure", "Sink", "Upstream", "UpstreamFailed"]
+__all__ = ["Client", "Connection", "Failure", "Sink", "Upstream", "UpstreamFailed"]
 
 READ_BUFFER = 64 * 1024
 HEADER_LINE = 16 * 1024
 HEADERS = 128
-KEEPALIVE = 15.0
 ONE_WRITE = 256 * 1024
 
 _log = structlog.get_logger(__name__)
-
-
-class Sink(Protocol):
-    """Takes what an engine answers. Nothing is called any more once the connection was aborted."""
-
-    def head(self, status: int, headers: Mapping[str, str]) -> None:
-        """Once, before any data. Names are lower-case; the values of a repeated header are joined by ", "."""
-        ...
-
-    def data(self, data: bytes) -> None:
-        """A piece of the body, decompressed."""
-        ...
-
-    def end(self, failure: Failure | None, detail: str) -> None:
-        """Exactly once. `detail` is for operators: no host, port, path or key."""
-        ...
-
-
-class Connection(Protocol):
-    """One exchange under way. Every call is harmless after its end."""
-
-    def abort(self) -> None:
-        """Closes the socket now; the sink hears nothing more."""
-        ...
-
-    def pause(self) -> None:
-        """The sink takes no more until `resume`; the end waits, too."""
-        ...
-
-    def resume(self) -> None:
-        """The sink takes more."""
-        ...
 
 
 class Upstream:

@@ -1,0 +1,83 @@
+"""An engine's address and a request to it as the bytes that go out. Both are the same for thousands of requests."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from base64 import b64encode
+from dataclasses import dataclass, field
+from functools import lru_cache
+from urllib.parse import unquote, urlsplit
+
+_PORTS = {"http": 80, "https": 443}
+# Content-Length is the body's; the others belong to the connection or are the client's own.
+_OWN = frozenset(
+    {"content-length", "transfer-encoding", "connection", "keep-alive", "te", "upgrade", "expect", "host", "user-agent"}
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """Where an engine listens. `named` is the Host header's value; `base` the path before every other, without slash.
+
+    `credentials` is the value of an Authorization header that the address itself asks for, or "".
+    """
+
+    secure: bool
+    host: str
+    port: int
+    named: str
+    base: str
+    credentials: str = field(repr=False)
+
+    @property
+    def literal(self) -> tuple[int, int, int, str, tuple[str, int]] | None:
+        """What `getaddrinfo` would say of a host that is an address already; None: it is a name."""
+        try:
+            version = ipaddress.ip_address(self.host).version
+        except ValueError:
+            return None
+        family = socket.AF_INET if version == 4 else socket.AF_INET6
+        return family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (self.host, self.port)
+
+
+@lru_cache(maxsize=1024)
+def place_of(address: str) -> Place:
+    """The place that an address (scheme, host, port, perhaps user and base path) names. Raises ValueError."""
+    parts = urlsplit(address)
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise ValueError("not an address of an HTTP server")
+    host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode("ascii")
+    port = parts.port or _PORTS[parts.scheme]
+    named = f"[{host}]" if ":" in host else host
+    if port != _PORTS[parts.scheme]:
+        named = f"{named}:{port}"
+    credentials = ""
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        credentials = f"Basic {b64encode(pair.encode()).decode('ascii')}"
+    return Place(parts.scheme == "https", host, port, named, parts.path.rstrip("/"), credentials)
+
+
+def request_head(place: Place, method: str, path: str, headers: tuple[tuple[str, str], ...], length: int) -> bytes:
+    """A request's head for a body of `length` bytes. Raises ValueError for what cannot be written into one."""
+    return _until_length(place, method, path, headers) + (b"content-length: %d\r\n\r\n" % length)
+
+
+@lru_cache(maxsize=1024)
+def _until_length(place: Place, method: str, path: str, headers: tuple[tuple[str, str], ...]) -> bytes:
+    target = f"{place.base}{path}" or "/"
+    if any(character <= " " for character in target):
+        raise ValueError("a blank in a path")
+    lines = [f"{method} {target} HTTP/1.1", f"host: {place.named}", "user-agent: headrace"]
+    given = {name.lower() for name, _ in headers}
+    if "accept-encoding" not in given:
+        lines.append("accept-encoding: identity")
+    if "accept" not in given:
+        lines.append("accept: */*")
+    if place.credentials and "authorization" not in given:
+        lines.append(f"authorization: {place.credentials}")
+    lines += [f"{name}: {value}" for name, value in headers if name.lower() not in _OWN]
+    if any(character in line for line in lines for character in "\r\n\0"):
+        raise ValueError("a line's end in a header")
+    return "\r\n".join([*lines, ""]).encode()
