@@ -309,4 +309,4 @@ def test_whatever_the_world_does_the_promises_hold() -> None:
 @pytest.mark.slow
 def test_the_promises_hold_for_longer() -> None:
     """The same, with more and longer stories."""
-    _run(examples=3000, steps=80)
+    _run(examples=1000, steps=70)
