@@ -117,3 +117,11 @@ def test_a_journal_replays_on_the_machines_of_a_file(tmp_path: Path) -> None:
     assert [visit.arrived for visit in record.visits] == pytest.approx([float(n) for n in range(10)])
     assert record.visits[0].flow.service_class is ServiceClass.INTERACTIVE
     assert from_journal(journal, None).machines[0].profile.name == "a100"
+
+
+def test_the_example_runs() -> None:
+    """The scenario that the documents point to is one, with a service for everybody."""
+    scenario = load(Path(__file__).parents[2] / "examples" / "simulate.yaml").shorter(30)
+    result = Suite().result(scenario, "fair", [1])
+    for group in ("people", "assistant", "night-job"):
+        assert result.metrics[f"answered[{group}]"] > 0

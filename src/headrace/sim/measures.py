@@ -21,6 +21,8 @@ from headrace.sim.record import Record, UserLedger, Visit
 
 FLOOR_SECONDS = 60
 """A group's share of the service is looked at over windows of this length."""
+_LAST_LIMITS = 4
+"""A limit moves all the time: where it ends is its mean over the last 20 s."""
 _PRICES = FairnessSettings()
 _FAILED = frozenset(Ending) - {Ending.ANSWERED, Ending.CANCELLED}
 
@@ -133,11 +135,12 @@ def _good(visits: Sequence[Visit], record: Record) -> float:
 
 
 def _rates(record: Record, group: str) -> dict[str, float]:
+    """Rates over the whole run: how fast a machine fills up is part of what it can do."""
     start = int(record.scenario.warm_up)
-    seconds = max(1.0, record.scenario.duration - start)
+    seconds = record.scenario.duration
     ledgers = [ledger for ledger in record.users.values() if not group or ledger.group == group]
-    prompt = sum(sum(ledger.prompt[start:]) for ledger in ledgers)
-    output = sum(sum(ledger.output[start:]) for ledger in ledgers)
+    prompt = sum(sum(ledger.prompt) for ledger in ledgers)
+    output = sum(sum(ledger.output) for ledger in ledgers)
     return {
         "output_rate": output / seconds,
         "token_rate": (prompt + output) / seconds,
@@ -224,7 +227,7 @@ def _machines(record: Record) -> dict[str, float]:
         pace = per_token(visit)
         if pace is not None and visit.arrived >= start:
             paces.setdefault(visit.instance, []).append(pace)
-    limits = [ledger.limit for ledger in record.instances.values() if ledger.limit is not None]
+    limits = [limit for ledger in record.instances.values() for limit in ledger.limits[-_LAST_LIMITS:]]
     limit = sum(limits) / len(limits) if limits else float("nan")
     knee = record.scenario.knee
     queues = [waiting for ledger in record.instances.values() for waiting in ledger.waiting[start:]]

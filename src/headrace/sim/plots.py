@@ -199,7 +199,7 @@ def _spread(axes: Axes, results: Sequence[Result], label: str, values: Callable[
             parts = [(place + 1) / len(found) for place in range(len(found))]
             colour, dashes = POLICY_COLOURS[number], POLICY_DASHES[number]
             axes.step(found, parts, where="post", color=colour, linestyle=dashes, linewidth=1.8, label=result.policy)
-    axes.set_title(f"requests of '{group}'" if len(results[0].records[0].groups) > 1 else "requests")
+    axes.set_title(f"requests of '{group}'" if len(_colours(results[0].records[0])) > 1 else "requests")
     axes.set_xlabel(label)
     axes.set_ylabel("part that was as fast")
     axes.set_ylim(0, 1.02)

@@ -50,7 +50,7 @@ class Headrace:
 
 
 def instances_of(scenario: Scenario) -> list[Instance]:
-    """The machines as the scheduler knows them: their step budget is the un-started window.
+    """The machines as the scheduler knows them: the un-started window is one and a half step budgets.
 
     Where a machine names no limit, it is found, up to what the engine takes at once.
     """
@@ -59,7 +59,7 @@ def instances_of(scenario: Scenario) -> list[Instance]:
             id=machine.name,
             max_concurrent=machine.limit or machine.profile.max_seqs,
             adaptive=machine.limit is None,
-            window_tokens=machine.window or machine.profile.budget,
+            window_tokens=machine.window or machine.profile.budget * 3 // 2,
         )
         for machine in scenario.machines
     ]

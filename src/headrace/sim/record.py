@@ -92,8 +92,8 @@ class InstanceLedger:
     preemptions: int = 0
     refusals: int = 0
     """Attempts it turned away while unwell."""
-    limit: int | None = None
-    """In-flight limit at the end, where the policy has one."""
+    limits: list[int] = field(default_factory=list[int])
+    """In-flight limit every 5 s, where the policy has one."""
 
 
 @dataclass(slots=True)

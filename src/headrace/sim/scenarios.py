@@ -182,6 +182,7 @@ def _s5_parts() -> tuple[Scenario, ...]:
 
 
 def _s6() -> Scenario:
+    """At half load. Equal use of all machines is no target: it costs users time that the fast ones could save them."""
     fleet = (
         Machine(name="h100", profile=H100),
         Machine(name="a100-1"),
@@ -204,7 +205,6 @@ def _s6() -> Scenario:
         warm_up=20,
         targets=(
             Target(name="ttft_p99", metric="ttft_p99", limit=0.6, of=Reference()),
-            Target(name="utilisation_spread", metric="utilisation_spread", limit=0.15),
             Target(name="tpot_worst_instance", metric="tpot_worst_instance", limit=0.05),
         ),
     )

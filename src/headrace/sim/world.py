@@ -50,6 +50,7 @@ from headrace.sim.sequence import Sequence
 
 PROGRESS_SECONDS = 0.25
 PROBE_SECONDS = 10.0
+LIMIT_SECONDS = 5.0
 REFUSAL_SECONDS = 0.005
 """How fast an engine says no."""
 
@@ -112,6 +113,7 @@ class World:
             self._at(ask.at, partial(self._arrive, ask))
         self._every(PROGRESS_SECONDS, self._sweep)
         self._every(1.0, self._note)
+        self._every(LIMIT_SECONDS, self._note_limits)
         self._every(PROBE_SECONDS, self._probe)
         if self._policy.poll is not None:
             self._every(self._policy.poll, self._poll)
@@ -324,6 +326,10 @@ class World:
             ledger.in_flight.append(reading.running + reading.waiting)
             ledger.waiting.append(reading.waiting)
 
+    def _note_limits(self) -> None:
+        for name, limit in self._policy.limits(self._now).items():
+            self.record.instances[name].limits.append(limit)
+
     # ------------------------------------------------------------------ books
 
     def _ledger(self, visit: Visit) -> UserLedger:
@@ -334,11 +340,9 @@ class World:
         return ledger
 
     def _finish(self) -> Record:
-        limits = self._policy.limits(self._now)
         for name, plant in self._plants.items():
             ledger = self.record.instances[name]
             ledger.busy, ledger.preemptions = plant.engine.busy, plant.engine.preemptions
-            ledger.limit = limits.get(name)
         for user in self.record.users.values():
             user.close()
         return self.record
