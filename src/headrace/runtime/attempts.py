@@ -171,9 +171,6 @@ class _Exchange:
     def head(self, status: int, headers: Mapping[str, str]) -> None:
         """The engine answers."""
         self._beat()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._watch(asyncio.get_running_loop())
         self._status, self._status_headers = status, headers
         if status != 200:
             self._limit = _REFUSAL_LIMIT
@@ -271,12 +268,10 @@ class _Exchange:
     # ------------------------------------------------------------------ time
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look again when the soonest limit could be reached, and often enough to notice silence once bytes flow."""
-        due = self._since + self._timeouts.attempt
+        """Look again when the soonest limit could be reached, and often enough to notice silence."""
+        due = min(self._since + self._timeouts.attempt, loop.time() + self._timeouts.idle / _LOOKS_PER_IDLE)
         if self._awaits_token:
             due = min(due, self._since + self._timeouts.first_token)
-        if self._reads:
-            due = min(due, loop.time() + self._timeouts.idle / _LOOKS_PER_IDLE)
         self._timer = loop.call_at(due, self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -113,7 +113,7 @@ class DirectUpstream:
         context = _tls() if place.secure else None
         try:
             _, link = await loop.create_connection(
-                lambda: Link(self, place),
+                lambda: Link(self, place, loop),
                 sock=sock,
                 ssl=context,
                 server_hostname=place.host if place.secure else None,
@@ -133,7 +133,7 @@ class DirectUpstream:
     def freed(self, link: Link) -> None:
         """See `engine_link.Owner`."""
         assert isinstance(link.place, Place)
-        loop = asyncio.get_running_loop()
+        loop = link.loop
         link.since = loop.time()
         self._free[link.place].append(link)
         if self._sweep is None:

@@ -63,9 +63,10 @@ class Link(asyncio.Protocol):
     _headers: dict[str, str]
     _pieces: list[bytes]
 
-    def __init__(self, owner: Owner, place: object) -> None:
+    def __init__(self, owner: Owner, place: object, loop: asyncio.AbstractEventLoop) -> None:
         self.place = place
         """Which engine: whatever the owner tells its links apart by."""
+        self.loop = loop
         self.since = 0.0
         """When it was freed, on the loop's clock."""
         self._owner = owner

@@ -84,7 +84,7 @@ class Gateway:
         self._backend = backend
         self._cache = cache
         self.dead_letters = dead_letters
-        self._clock = clock
+        self._now = clock or self._first_look
         self._wall = wall
         self._keep_prompts = keep_prompts
         self._observers = list(observers)
@@ -231,8 +231,10 @@ class Gateway:
         if when is not None:
             self._wake = asyncio.get_running_loop().call_later(max(0.0, when - now), self.step, Woke())
 
-    def _now(self) -> float:
-        return self._clock() if self._clock is not None else asyncio.get_running_loop().time()
+    def _first_look(self) -> float:
+        """The running loop's clock, looked up once: asking which loop runs costs more than asking it for the time."""
+        self._now = asyncio.get_running_loop().time
+        return self._now()
 
     def _rename(self, request: Request) -> Request:
         self._renamed += 1

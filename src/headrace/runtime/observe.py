@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -29,39 +29,10 @@ from headrace.model import (
     Started,
 )
 from headrace.runtime.stores import DeadLetters
+from headrace.runtime.tallies import Counts, Times
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _BREAKER = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
-
-
-class _Counts:
-    """A counter with its children remembered: looking one up in the library costs more than counting."""
-
-    def __init__(self, registry: CollectorRegistry, name: str, text: str, *labels: str) -> None:
-        self._family = Counter(f"headrace_{name}", text, labels, registry=registry)
-        self._children: dict[tuple[str, ...], Counter] = {}
-
-    def add(self, *labels: str, amount: float = 1.0) -> None:
-        """Count `amount` under these labels."""
-        child = self._children.get(labels)
-        if child is None:
-            child = self._children[labels] = self._family.labels(*labels)
-        child.inc(amount)
-
-
-class _Times:
-    """A histogram of seconds with its children remembered."""
-
-    def __init__(self, registry: CollectorRegistry, name: str, text: str, *labels: str) -> None:
-        self._family = Histogram(f"headrace_{name}", text, labels, registry=registry, buckets=_SECONDS)
-        self._children: dict[tuple[str, ...], Histogram] = {}
-
-    def note(self, seconds: float, *labels: str) -> None:
-        """Note one duration under these labels."""
-        child = self._children.get(labels)
-        if child is None:
-            child = self._children[labels] = self._family.labels(*labels)
-        child.observe(seconds)
 
 
 @dataclass(slots=True)
@@ -87,21 +58,22 @@ class Metrics:
         self._open: dict[str, _Open] = {}
         self._leaders: dict[str, str] = {}
         per_model = ("model", "class")
-        self._requests = _Counts(registry, "requests_total", "Requests by how they ended.", *per_model, "ending")
-        self._duration = _Times(registry, "request_duration_seconds", "Arrival to end.", *per_model)
-        self._first_token = _Times(
+        self._requests = Counts(registry, "requests_total", "Requests by how they ended.", *per_model, "ending")
+        self._duration = Times(registry, _SECONDS, "request_duration_seconds", "Arrival to end.", *per_model)
+        self._first_token = Times(
             registry,
+            _SECONDS,
             "time_to_first_token_seconds",
             "Arrival of a call's first request to its first content.",
             *per_model,
         )
-        self._wait = _Times(registry, "queue_wait_seconds", "Time in the queue.", "class")
-        self._calls = _Counts(registry, "model_calls_total", "Attempts sent to instances.", "instance")
-        self._outcomes = _Counts(registry, "attempts_total", "Attempts by how they ended.", "cause", "kind")
-        self._retries = _Counts(registry, "retries_total", "Attempts after one that failed, by why it did.", "cause")
-        self._dedup = _Counts(registry, "dedup_total", "Accepted requests by where their answer came from.", "result")
-        self._tokens = _Counts(registry, "tokens_total", "Tokens of finished calls.", "kind")
-        self._dead = _Counts(registry, "dead_letters_total", "Dead letters written.", "reason")
+        self._wait = Times(registry, _SECONDS, "queue_wait_seconds", "Time in the queue.", "class")
+        self._calls = Counts(registry, "model_calls_total", "Attempts sent to instances.", "instance")
+        self._outcomes = Counts(registry, "attempts_total", "Attempts by how they ended.", "cause", "kind")
+        self._retries = Counts(registry, "retries_total", "Attempts after one that failed, by why it did.", "cause")
+        self._dedup = Counts(registry, "dedup_total", "Accepted requests by where their answer came from.", "result")
+        self._tokens = Counts(registry, "tokens_total", "Tokens of finished calls.", "kind")
+        self._dead = Counts(registry, "dead_letters_total", "Dead letters written.", "reason")
 
     @property
     def open(self) -> int:

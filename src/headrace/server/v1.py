@@ -37,7 +37,7 @@ class DataPath:
     ) -> None:
         self._gateway = gateway
         self._settings = settings
-        self._clock = clock or _loop_time
+        self._clock = clock or self._first_look
         self._wall = wall
         self._created = int(wall())
         self._open: set[str] = set()
@@ -150,6 +150,11 @@ class DataPath:
             case "session":
                 return f"{flow.tenant}\n{flow.user}\n{flow.session}"
 
+    def _first_look(self) -> float:
+        """The running loop's clock, looked up once."""
+        self._clock = asyncio.get_running_loop().time
+        return self._clock()
+
     def _unused(self, request_id: str) -> str:
         """The id itself, or a new one while a request of that id is still open."""
         return new_id() if request_id in self._open else request_id
@@ -177,10 +182,6 @@ class DataPath:
             instance=head.instance if head is not None else None,
             attempts=head.attempts if head is not None else 0,
         )
-
-
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _matches(name: str, model: str) -> bool:

@@ -1,0 +1,89 @@
+"""Counters and histograms that cost an addition each; the metrics library sees them only when it is scraped.
+
+The library's own take a lock and several calls per count, which is a twentieth of a request. Here one loop counts, and
+the numbers are put into the library's form at the scrape. Bounds: one number, or one row, per set of labels; who counts
+keeps labels few.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+
+class Counts(Collector):
+    """Numbers that only grow, one per set of labels."""
+
+    def __init__(self, registry: CollectorRegistry, name: str, text: str, *labels: str) -> None:
+        self._name = f"headrace_{name}"
+        self._text = text
+        self._labels = labels
+        self._values: dict[tuple[str, ...], float] = {}
+        registry.register(self)
+
+    def add(self, *labels: str, amount: float = 1.0) -> None:
+        """Count `amount` under these labels."""
+        self._values[labels] = self._values.get(labels, 0.0) + amount
+
+    def describe(self) -> Iterable[Metric]:
+        """The name, without numbers."""
+        yield CounterMetricFamily(self._name, self._text, labels=self._labels)
+
+    def collect(self) -> Iterable[Metric]:
+        """The numbers now."""
+        family = CounterMetricFamily(self._name, self._text, labels=self._labels)
+        for labels, value in self._values.items():
+            family.add_metric(labels, value)
+        yield family
+
+
+class Times(Collector):
+    """Histograms of seconds, one per set of labels. `bounds` are the ends of all buckets but the last, ascending."""
+
+    def __init__(
+        self, registry: CollectorRegistry, bounds: Sequence[float], name: str, text: str, *labels: str
+    ) -> None:
+        self._name = f"headrace_{name}"
+        self._text = text
+        self._labels = labels
+        self._bounds = bounds
+        self._rows: dict[tuple[str, ...], _Row] = {}
+        registry.register(self)
+
+    def note(self, seconds: float, *labels: str) -> None:
+        """Note one duration under these labels."""
+        row = self._rows.get(labels)
+        if row is None:
+            row = self._rows[labels] = _Row(len(self._bounds) + 1)
+        row.counts[bisect_left(self._bounds, seconds)] += 1
+        row.sum += seconds
+
+    def describe(self) -> Iterable[Metric]:
+        """The name, without numbers."""
+        yield HistogramMetricFamily(self._name, self._text, labels=self._labels)
+
+    def collect(self) -> Iterable[Metric]:
+        """The numbers now; buckets hold what is at most their bound, as Prometheus wants it."""
+        family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
+        names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
+        for labels, row in self._rows.items():
+            buckets, total = [], 0
+            for name, count in zip(names, row.counts, strict=True):
+                total += count
+                buckets.append((name, float(total)))
+            family.add_metric(labels, buckets, row.sum)
+        yield family
+
+
+class _Row:
+    """One histogram: how many fell into each bucket, and the sum of all."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self, size: int) -> None:
+        self.counts = [0] * size
+        self.sum = 0.0
