@@ -150,11 +150,11 @@ class DirectExchange:
             self._keep_alive = self._keep_alive and self._speaks_chunks
             if self._chunked:
                 lines.append("transfer-encoding: chunked\r\n")
+            self._schedule()  # the head of a body whose length is known leaves with its first byte
         if not self._keep_alive:
             lines.append("connection: close\r\n")
         lines.append("\r\n")
         self._head = b"".join((_status_line(status), self._line.preamble(), "".join(lines).encode("ascii")))
-        self._schedule()
 
     def write(self, data: bytes) -> bool:
         """See `Exchange`. Raises RuntimeError before `start` and after `finish`."""

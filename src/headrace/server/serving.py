@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -146,7 +147,9 @@ def run(
     """
 
     async def main() -> None:
-        await serve(await open_gateway(), settings, registry, listener)
+        gateway = await open_gateway()
+        gc.freeze()  # what is here now stays: the collector need not look through it again and again
+        await serve(gateway, settings, registry, listener)
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(main())
