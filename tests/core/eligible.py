@@ -44,16 +44,20 @@ def _usable(node: Node[Call]) -> bool:
 
 def _may_take(state: InstanceState, call: Call, pool: Pool, now: float) -> bool:
     up = [other for other in pool.members if not other.shut(now)]
-    if state not in up or state.gate.shut(call.request.prompt_tokens, now):
+    if state not in up or not _has_room(state, call, now):
         return False
     refused = {record.instance for record in call.records if record.cause is Cause.UPSTREAM_AUTH}
     fresh = [other for other in up if other.instance.id not in call.tried]
     if state in fresh:
         return state in _near(fresh)
-    if any(not other.gate.shut(call.request.prompt_tokens, now) for other in _near(fresh)):
+    if any(_has_room(other, call, now) for other in _near(fresh)):
         return False
     return state in _near([other for other in up if other.instance.id not in refused] or up)
 
 
 def _near(states: list[InstanceState]) -> list[InstanceState]:
     return [state for state in states if state.instance.tier is Tier.LOCAL] or states
+
+
+def _has_room(state: InstanceState, call: Call, now: float) -> bool:
+    return not state.gate.shut(state.uncached(call.request), now, call.flow.service_class)

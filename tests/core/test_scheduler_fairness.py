@@ -201,17 +201,17 @@ def test_within_a_user_the_deadline_goes_first_then_the_shorter() -> None:
         ("short", {"prompt_tokens": 10}),
         ("urgent", {"prompt_tokens": 30_000, "deadline": 50.0}),
     ):
-        stage.do(0.0, arrive(ticket, **extra))
+        stage.do(0.0, arrive(ticket, output_cap=50, **extra))
     assert serve(stage, 4) == ["first", "urgent", "short", "long"]
 
 
 def test_a_long_job_is_not_overtaken_for_ever() -> None:
-    """A short one overtakes only if it came at most their difference in length later."""
-    stage = Stage(engine("a"))
+    """Short ones overtake only if they came soon after it."""
+    stage = Stage(engine("a"), settings=fair())
     stage.do(0.0, arrive("first"))
-    stage.do(0.0, arrive("long", prompt_tokens=50_000))
-    stage.do(9.0, arrive("early", prompt_tokens=10))
-    stage.do(11.0, arrive("late", prompt_tokens=10))
+    stage.do(0.0, arrive("long", prompt_tokens=50_000, output_cap=50))
+    stage.do(5.0, arrive("early", prompt_tokens=10, output_cap=50))
+    stage.do(1000.0, arrive("late", prompt_tokens=10, output_cap=50))
     assert serve(stage, 4) == ["first", "early", "long", "late"]
 
 
