@@ -14,7 +14,7 @@ def test_doubles_each_second_until_the_first_sign() -> None:
 
     seen = []
     for _ in range(4):
-        limit.tick(limit.limit, strained=False)
+        limit.tick(limit.limit, 8, 0.5, 0.5, strained=False)
         seen.append(limit.limit)
 
     assert seen == [11, 16, 22, 32]
@@ -24,11 +24,11 @@ def test_grows_slowly_after_a_sign() -> None:
     """Once strained, the limit shrinks by a tenth and then grows by a twentieth at most."""
     limit = AdaptiveLimit(256, adaptive=True)
     for _ in range(10):
-        limit.tick(limit.limit, strained=False)
+        limit.tick(limit.limit, 8, 0.5, 0.5, strained=False)
     before = limit.value
 
-    limit.tick(limit.limit, strained=True)
-    limit.tick(limit.limit, strained=False)
+    limit.tick(limit.limit, 8, 0.5, 0.5, strained=True)
+    limit.tick(limit.limit, 8, 0.5, 0.5, strained=False)
 
     assert limit.value == before * 0.9 * 1.05
 
@@ -37,7 +37,7 @@ def test_an_unused_limit_does_not_grow() -> None:
     """Nothing is learned from a limit that nobody reached."""
     limit = AdaptiveLimit(256, adaptive=True)
 
-    limit.tick(2, strained=False)
+    limit.tick(2, 8, 0.5, 0.5, strained=False)
 
     assert limit.limit == 8
 
@@ -48,17 +48,40 @@ def test_a_burst_of_refusals_is_one_sign() -> None:
     limit.value = 100.0
 
     for _ in range(10):
-        limit.refused(50.0)
+        limit.refused(90, 50.0)
 
     assert limit.limit == 70
+
+
+def test_an_engine_that_refuses_while_idle_is_not_overloaded() -> None:
+    """Refusals with next to nothing in flight leave the limit for when it is well again."""
+    limit = AdaptiveLimit(256, adaptive=True)
+    limit.value = 100.0
+
+    for second in range(10):
+        limit.refused(1, float(second))
+
+    assert limit.limit == 100
+
+
+def test_settles_at_the_target_pace() -> None:
+    """Where pace grows with what is in flight, the limit comes to rest near the target and stays there."""
+    limit = AdaptiveLimit(256, adaptive=True)
+
+    seen = []
+    for _ in range(100):
+        limit.tick(limit.limit, 8, limit.limit / 100, limit.limit / 100, strained=False)
+        seen.append(limit.limit)
+
+    assert all(90 <= value <= 100 for value in seen[40:])
 
 
 def test_a_fixed_limit_stays() -> None:
     """Without adaption the configured number holds, whatever is seen."""
     limit = AdaptiveLimit(10, adaptive=False)
 
-    limit.refused(1.0)
-    limit.tick(10, strained=True)
+    limit.refused(10, 1.0)
+    limit.tick(10, 8, 2.0, 2.0, strained=True)
 
     assert limit.limit == 10
 
@@ -70,8 +93,8 @@ def test_stays_within_its_bounds(signs: list[tuple[bool, bool, int]]) -> None:
 
     for at, (refused, strained, in_flight) in enumerate(signs):
         if refused:
-            limit.refused(float(at))
-        limit.tick(in_flight, strained)
+            limit.refused(in_flight, float(at))
+        limit.tick(in_flight, in_flight, 0.5, 0.5, strained)
 
         assert 1 <= limit.limit <= 200
 

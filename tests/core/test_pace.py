@@ -10,25 +10,25 @@ from headrace.core.pace import Pace
 def test_the_mean_of_a_window() -> None:
     """Seconds per token are the tokens' mean over all streams, interactive ones apart."""
     pace = Pace()
-    pace.tick(0, 1e-4, 100.0)
-    pace.progressed(0.4, 10, interactive=True)
-    pace.progressed(0.8, 10, interactive=False)
+    pace.tick(0, 4, 1e-4, 100.0)
+    pace.progressed(0.4, 10, protected=True)
+    pace.progressed(0.8, 10, protected=False)
 
-    closed = pace.tick(2, 1e-4, 100.5)
+    closed = pace.tick(2, 4, 1e-4, 100.5)
 
     assert closed
     assert pace.tpot == pytest.approx(0.06)
-    assert pace.tpot_interactive == pytest.approx(0.04)
+    assert pace.tpot_protected == pytest.approx(0.04)
 
 
 def test_a_silent_window_says_nothing() -> None:
     """Where no stream moved, the pace is unknown, not zero."""
     pace = Pace()
-    pace.tick(0, 1e-4, 100.0)
-    pace.progressed(0.4, 10, interactive=True)
-    pace.tick(1, 1e-4, 100.5)
+    pace.tick(0, 4, 1e-4, 100.0)
+    pace.progressed(0.4, 10, protected=True)
+    pace.tick(1, 4, 1e-4, 100.5)
 
-    pace.tick(0, 1e-4, 101.0)
+    pace.tick(0, 4, 1e-4, 101.0)
 
     assert pace.tpot is None
     assert pace.base == pytest.approx(0.04)
@@ -37,11 +37,11 @@ def test_a_silent_window_says_nothing() -> None:
 def test_the_decode_cost_leaves_prefill_out() -> None:
     """Half of each step spent on prompts, four streams: a token costs an eighth of the step."""
     pace = Pace()
-    pace.tick(0, 1e-4, 100.0)
-    pace.progressed(0.8, 10, interactive=False)
+    pace.tick(0, 4, 1e-4, 100.0)
+    pace.progressed(0.8, 10, protected=False)
     pace.prefilled(2500)
 
-    pace.tick(4, 1e-4, 100.5)
+    pace.tick(4, 4, 1e-4, 100.5)
 
     assert pace.decode_seconds == pytest.approx(0.08 * 0.5 / 4)
 

@@ -18,6 +18,9 @@ from headrace.model import Flow, Request, ServiceClass, Usage
 _PROMPT_SECONDS = 2e-4
 _OUTPUT_SECONDS = 2e-2
 """Rough seconds per token, to compare jobs of one user; only their order matters."""
+_GUESSED, _TOLD = 5.0, 10.0
+"""A short job may overtake a longer one of the same user that came up to so many times their difference before it: more
+where the caller said how much he wants at most."""
 _TOKEN_SECONDS = 2e-4
 """Machine time that is charged like one token, so that other settings keep their meaning."""
 
@@ -41,14 +44,14 @@ class Accounts:
     def order(self, call: Call, now: float) -> tuple[float, float]:
         """The place among the same user's requests: earliest deadline, then shortest expected job with ageing.
 
-        The second key is when the job would end if it began on arrival. It never changes, so a short job overtakes
-        a long one only if it came at most their difference in length later: nobody waits for ever.
+        The key never changes, so a long job is overtaken only by what comes soon after it: nobody waits for ever.
         """
         if self._settings.policy is PolicyName.FIFO:
             return (0.0, 0.0)
         request = call.request
         length = request.prompt_tokens * _PROMPT_SECONDS + call.expected * _OUTPUT_SECONDS
-        return (float("inf") if request.deadline is None else request.deadline, now + length)
+        overtakes = _GUESSED if request.output_cap is None else _TOLD
+        return (float("inf") if request.deadline is None else request.deadline, now + overtakes * length)
 
     def price(self, call: Call, state: InstanceState) -> float:
         """What a call is charged when it is first dispatched, to `state`; its prices are fixed by it."""

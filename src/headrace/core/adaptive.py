@@ -2,10 +2,13 @@
 
 Additive increase, multiplicative decrease (Chiu and Jain 1989) once per half second, from three kinds of signs:
 
-* hard: the engine said 429, 503 or 529, or timed out: x 0.7;
-* soft: tokens come slower than the target, or its own metrics show a queue on two polls, a full KV cache or
-  preemptions: x 0.9;
-* neither, and the limit is in use: + max(1, 5 %). Before the first sign it doubles each second (slow start).
+* hard: the engine said 429, 503 or 529, or timed out, while it had much to do: x 0.7. One that refuses with next to
+  nothing in flight is not overloaded by us;
+* soft: tokens come slower than the target: by as much as they are too slow, at most 3 % at a time. Or its own metrics
+  show too long a queue on two polls, a full KV cache or preemptions: x 0.9. Neither takes more than half of the places
+  that become free, for a limit far below what is running lets nothing in until much has left;
+* neither, the limit is in use and tokens come clearly faster than the target: + max(1, 5 %). Before the first sign it
+  doubles each second (slow start).
 
 Batch has a limit of its own inside this one: it grows by 4 while interactive streams keep well under their target
 and shrinks by a tenth when they do not. Order alone cannot protect them: once batch fills the running set, every
@@ -18,10 +21,20 @@ _START = 8.0
 _DOUBLING = 2.0**0.5
 _HARD, _SOFT = 0.7, 0.9
 _IN_USE = 0.9
+_CLEARLY = 0.98
+_EASED = 0.97
+_CAREFUL = 0.25
+"""From this part of the bound on the limit no longer doubles: what it shows comes later than that."""
+_GIVEN_UP = 0.25
+"""Part of the places becoming free that a shrinking limit takes away: the others are given on, so that nobody waits for
+the limit to come down."""
+_FLOOR = 0.125
+"""Soft signs do not take the limit below this part of its bound: what is so slow then is not slow for being many."""
+_MUCH = 0.5
 _HARD_PAUSE = 1.0
 """A burst of refusals is one sign."""
 _BATCH_STEP = 4.0
-_BATCH_SHARE = 0.6
+_BATCH_SHARE = 0.8
 """Batch shrinks when interactive tokens take more than this part of their target."""
 
 
@@ -43,6 +56,10 @@ class AdaptiveLimit:
         self.value = min(_START, float(most)) if adaptive else float(most)
 
     @property
+    def _floor(self) -> float:
+        return max(1.0, _FLOOR * self.most)
+
+    @property
     def limit(self) -> int:
         """Requests that may be in flight."""
         return max(1, int(self.value)) if self._adaptive else self.most
@@ -53,21 +70,35 @@ class AdaptiveLimit:
         self.most = most
         self._adaptive = adaptive
 
-    def refused(self, now: float) -> None:
-        """A hard sign."""
+    def refused(self, in_flight: int, now: float) -> None:
+        """A hard sign, with so many in flight."""
+        if in_flight < _MUCH * self.value:
+            return
         self._slow_start = False
         if now - self._hard_at >= _HARD_PAUSE:
             self._hard_at = now
             self.value = max(1.0, self.value * _HARD)
 
-    def tick(self, in_flight: int, strained: bool) -> None:
-        """One window is over; `strained`: it showed a soft sign."""
-        if strained:
-            self._slow_start = False
-            self.value = max(1.0, self.value * _SOFT)
-        elif in_flight >= _IN_USE * self.limit:
-            grown = self.value * _DOUBLING if self._slow_start else self.value + max(1.0, 0.05 * self.value)
-            self.value = min(float(self.most), grown)
+    def tick(self, in_flight: int, left: int, pace: float, at_once: float, strained: bool) -> None:
+        """One window is over.
+
+        Args:
+            in_flight: requests in flight.
+            left: requests that left in it.
+            pace: seconds per token of the last seconds as a multiple of the target; 0: no stream moved.
+            at_once: the same in this window alone; ends the slow start.
+            strained: the engine's own metrics show a soft sign.
+        """
+        used = in_flight >= _IN_USE * self.limit
+        if self._slow_start:
+            self._slow_start = at_once <= 1.0 and not strained and self.value < _CAREFUL * self.most
+            if self._slow_start and used:
+                self.value = min(float(self.most), self.value * _DOUBLING)
+        elif strained or pace > 1.0:
+            wanted = max(self._floor, self.value * (_SOFT if strained else max(_EASED, 1.0 / pace)))
+            self.value = min(self.value, max(wanted, self.value - _GIVEN_UP * left))
+        elif used and pace < _CLEARLY:
+            self.value = min(float(self.most), self.value + max(1.0, 0.05 * self.value))
 
 
 class BatchLimit:

@@ -15,12 +15,14 @@ class EngineView:
 
     Args:
         stale_after: seconds after which a report says nothing any more.
+        waiting_below: a longer queue at the engine than we mean it to have.
     """
 
-    __slots__ = ("_begun", "_busy_polls", "_sent", "_stale_after", "known_at", "polled", "report")
+    __slots__ = ("_begun", "_busy_polls", "_sent", "_stale_after", "_waiting_below", "known_at", "polled", "report")
 
-    def __init__(self, stale_after: float) -> None:
+    def __init__(self, stale_after: float, waiting_below: float) -> None:
         self._stale_after = stale_after
+        self._waiting_below = waiting_below
         self._sent = self._begun = 0
         self._busy_polls = 0
         self.report: EngineReport | None = None
@@ -35,7 +37,7 @@ class EngineView:
         if report is not None:
             self.known_at = now
             self._sent = self._begun = 0
-            self._busy_polls = self._busy_polls + 1 if report.waiting else 0
+            self._busy_polls = self._busy_polls + 1 if (report.waiting or 0.0) >= self._waiting_below else 0
 
     def sent(self) -> None:
         """A request goes to the engine."""
@@ -70,7 +72,7 @@ class EngineView:
         return report.kv + (pending_tokens / report.kv_tokens if report.kv_tokens else 0.0)
 
     def strained(self, kv_below: float, now: float) -> bool:
-        """A queue on two polls in a row, a full cache, or requests thrown out of the batch."""
+        """Too long a queue on two polls in a row, a full cache, or requests thrown out of the batch."""
         report = self.fresh(now)
         if report is None:
             return False

@@ -7,10 +7,10 @@ Gates that need nothing from the engine:
   the engine, 2,048 by default). It is what `num_requests_waiting` would say, with no delay: a burst cannot slip in
   between two polls. One request always fits into an empty window, however long it is. A whole (not streamed) answer
   shows no first token, so its reservation lapses after the time its prefill should take.
-* Pace: while tokens come slower than the class may expect, nothing more of it is sent.
 
 Where the engine's own metrics are known they tighten this, never loosen it: its queue stays short, its KV cache is not
-filled to the brim, and batch goes only where its queue is empty.
+filled to the brim, nothing of a class is sent while tokens come slower than that class bears, and batch goes only where
+the engine's queue is empty.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ from headrace.model import Instance, ServiceClass
 _FIRST_GUESS = 2e-4
 """Seconds per prompt token before anything was learned: 5,000 tokens/s."""
 _FASTEST, _SLOWEST = 1e-5, 5e-2
-_ALPHA = 0.3
+_ALPHA = 0.001
+_TOGETHER = 0.005
+"""First tokens of one step come within this time, in seconds."""
+_STEPS_SHARED = 2.0
+"""A first token that came within so many steps of the batch says nothing about prefill."""
 _LONG_ENOUGH = 32
 """Prompt tokens below which a first token says nothing about prefill."""
 _REMEMBERED = 10.0
@@ -36,7 +40,18 @@ _REMEMBERED = 10.0
 class Pass:
     """One request's stay at an instance; given back exactly once with `Gate.leave`."""
 
-    __slots__ = ("alone", "entered", "lapses", "moved", "present", "service_class", "tokens", "unstarted")
+    __slots__ = (
+        "alone",
+        "entered",
+        "lapses",
+        "lone",
+        "moved",
+        "present",
+        "read_before",
+        "service_class",
+        "tokens",
+        "unstarted",
+    )
 
     def __init__(
         self, tokens: int, service_class: ServiceClass, entered: float, lapses: float | None, alone: bool
@@ -46,6 +61,11 @@ class Pass:
         self.entered = entered
         self.lapses = lapses
         self.alone = alone
+        """Nothing else was un-started when it came."""
+        self.lone = False
+        """Nothing else was there at all."""
+        self.read_before = 0
+        """Prompt tokens the engine had read when it came."""
         self.moved = entered
         """When it last made tokens."""
         self.unstarted = True
@@ -58,7 +78,10 @@ class Gate:
     __slots__ = (
         "_closed_at",
         "_closed_for",
+        "_first",
         "_lapsing",
+        "_left",
+        "_read",
         "_seen",
         "_seq",
         "_settings",
@@ -80,7 +103,7 @@ class Gate:
         self._settings = settings.gate
         self.limiter = AdaptiveLimit(instance.max_concurrent, instance.adaptive)
         self.batch = BatchLimit(settings.gate.batch_floor)
-        self.engine = EngineView(settings.metrics.stale_after)
+        self.engine = EngineView(settings.metrics.stale_after, settings.gate.waiting_below)
         self.pace = Pace()
         self.window = instance.window_tokens
         self.in_flight = self.batch_in_flight = 0
@@ -96,6 +119,12 @@ class Gate:
         self._closed_for = ""
         self._closed_at = 0.0
         self._seen: dict[ServiceClass, float] = {}
+        self._left = 0
+        """Requests that left in this window."""
+        self._read = 0
+        """Prompt tokens read so far."""
+        self._first: tuple[Pass, float] | None = None
+        """A request that came alone, and when its first token did."""
         self._lapsing: list[tuple[float, int, Pass]] = []
         self._seq = 0
 
@@ -120,14 +149,16 @@ class Gate:
                 self._lapse(now)
             if self.unstarted and self.unstarted + tokens > self.window:
                 return "window"
-        if self.in_flight:
-            if self.engine.polled and (reason := self._overfull(tokens, now)):
-                return reason
-            if (self.pace.tpot or 0.0) > self._slowest(service_class):
-                return "pace"
+        if self.in_flight and self.engine.polled and (reason := self._overfull(tokens, service_class, now)):
+            return reason
         return self._no_batch(now) if service_class is ServiceClass.BATCH else ""
 
-    def _overfull(self, tokens: int, now: float) -> str:
+    def _overfull(self, tokens: int, service_class: ServiceClass, now: float) -> str:
+        """Why the engine's own metrics forbid it; unknown ones forbid nothing."""
+        if self.engine.fresh(now) is None:
+            return ""
+        if self.pace.crowded(self._slowest(service_class)) > 1.0:
+            return "pace"
         waiting = self.engine.waiting(now)
         if waiting is not None and waiting >= self._settings.waiting_below:
             return "engine_queue"
@@ -162,6 +193,8 @@ class Gate:
         """Take a place; the caller has asked `shut` before."""
         lapses = None if streamed or self.window is None else now + tokens * self.prefill_seconds
         taken = Pass(tokens, service_class, now, lapses, alone=self.unstarted == 0)
+        taken.lone = self.in_flight == 0
+        taken.read_before = self._read
         self.in_flight += 1
         self.unstarted += tokens
         self.pending += 1
@@ -179,16 +212,16 @@ class Gate:
 
     def started(self, place: Pass, now: float) -> None:
         """The first content is here: the prompt has been read."""
-        if place.lapses is None and place.alone and place.tokens >= _LONG_ENOUGH:
-            seen = min(max((now - place.entered) / place.tokens, _FASTEST), _SLOWEST)
-            self.prefill_seconds += (_ALPHA if self.prefill_known else 1.0) * (seen - self.prefill_seconds)
-            self.prefill_known = True
-        place.moved = now
+        self._learn_prefill(now)
         self._start(place)
+        if place.lapses is None and place.alone and place.tokens >= _LONG_ENOUGH:
+            self._first = (place, now)
+        place.moved = now
         self._tick(now)
 
     def progressed(self, place: Pass, tokens: int, now: float) -> None:
         """The request made `tokens` tokens since it last did."""
+        self._learn_prefill(now)
         protected = place.service_class is not ServiceClass.BATCH
         self.pace.progressed(now - place.moved, tokens, protected)
         place.moved = now
@@ -196,13 +229,14 @@ class Gate:
 
     def refused(self, now: float) -> None:
         """The engine said that it has too much, or did not answer in time."""
-        self.limiter.refused(now)
+        self.limiter.refused(self.in_flight, now)
 
     def leave(self, place: Pass, now: float) -> None:
         """Give the place back, on whatever way the attempt ended; a second call changes nothing."""
         if place.present:
             place.present = False
             self.in_flight -= 1
+            self._left += 1
             if place.service_class is ServiceClass.BATCH:
                 self.batch_in_flight -= 1
             self._start(place)
@@ -210,12 +244,33 @@ class Gate:
 
     # ------------------------------------------------------------------ inside
 
+    def _learn_prefill(self, now: float) -> None:
+        """Take the least that first tokens show, forgetting slowly.
+
+        What was read since a request came is its own prompt and those that joined its step; their first tokens come
+        together, so it is reckoned up a moment later. Where others decode, a first token also waits for the step under
+        way and shares its own, which is not prefill.
+        """
+        if self._first is None or now - self._first[1] < _TOGETHER:
+            return
+        place, took = self._first[0], self._first[1] - self._first[0].entered
+        self._first = None
+        if not place.lone and took < _STEPS_SHARED * (self.pace.tpot or self.pace.base):
+            return
+        seen = min(max(took / (self._read - place.read_before), _FASTEST), _SLOWEST)
+        if not self.prefill_known or seen < self.prefill_seconds:
+            self.prefill_seconds = seen
+        else:
+            self.prefill_seconds += _ALPHA * (seen - self.prefill_seconds)
+        self.prefill_known = True
+
     def _start(self, place: Pass) -> None:
         if place.unstarted:
             place.unstarted = False
             self.unstarted -= place.tokens
             self.pending -= 1
             self.engine.begun()
+            self._read += place.tokens
             self.pace.prefilled(place.tokens)
 
     def _lapse(self, now: float) -> None:
@@ -224,13 +279,22 @@ class Gate:
 
     def _tick(self, now: float) -> None:
         """Twice a second: let the limits follow what the last window showed."""
-        if not self.pace.tick(self.in_flight - self.pending, self.prefill_seconds, now):
+        if not self.pace.tick(self.in_flight - self.pending, self.limiter.most, self.prefill_seconds, now):
             return
         settings, pace = self._settings, self.pace
-        guarded = any(now - at < _REMEMBERED for of, at in self._seen.items() if of is not ServiceClass.BATCH)
-        wanted = settings.tpot[ServiceClass.INTERACTIVE if guarded else ServiceClass.BATCH]
+        wanted, guarded = self._aim(now)
         target = pace.target(wanted, settings.tpot_most)
-        slow = pace.tpot is not None and pace.tpot > target
-        self.limiter.tick(self.in_flight, slow or self.engine.strained(settings.kv_below, now))
-        protected = pace.tpot_interactive if guarded else pace.tpot
+        strained = self.engine.strained(settings.kv_below, now)
+        self.limiter.tick(self.in_flight, self._left, pace.crowded(target), pace.crowding(target), strained)
+        self._left = 0
+        protected = pace.tpot_protected if guarded else pace.tpot
         self.batch.tick(self.batch_in_flight, self.limiter.limit, protected, target)
+
+    def _aim(self, now: float) -> tuple[float, bool]:
+        """The TPOT that those who are here want, and whether some of them are to be protected from batch."""
+        seen = {of for of, at in self._seen.items() if now - at < _REMEMBERED}
+        if ServiceClass.INTERACTIVE in seen:
+            return self._settings.tpot[ServiceClass.INTERACTIVE], True
+        if ServiceClass.NORMAL in seen:
+            return self._settings.pace, True
+        return self._settings.tpot[ServiceClass.BATCH], False

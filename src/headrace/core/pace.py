@@ -1,14 +1,14 @@
-"""How fast an instance works, as its streams tell: time per output token, prefill seconds per prompt token, decode
-cost.
+"""How fast an instance works, as its streams tell: time per output token, and what of it is prefill.
 
-All of it is seen from outside, in windows of half a second:
+All of it is seen from outside, in windows of half a second, smoothed over a few:
 
-* TPOT is the time between progress reports of streams divided by their tokens, apart for interactive streams and
-  for the rest.
-* Base TPOT is the least ever seen in a window, rising slowly, so that a changed model or machine is learned anew.
-* The cost of one output token is the share of a decode step that one stream takes: the step's time, less what
-  prefill took of it, divided by the streams that decode. With the cost of a prompt token it gives the true price
-  ratio w_q / w_p of this model on this machine.
+* TPOT is the time between progress reports of streams divided by their tokens, apart for the streams to be protected.
+* Base TPOT is the least seen with few streams and little prefill, rising slowly, so that a changed model or machine is
+  learned anew. Under a flood it stays unknown: a crowded machine does not show how fast it could be.
+* The prefill share is the part of the time that the machine spent on reading prompts. Where it dominates, fewer
+  requests in flight would not make tokens faster, so slow tokens say nothing about the limit then.
+* The cost of one output token is the machine time that was not prefill, divided by the tokens made in it. With the cost
+  of a prompt token it gives the true price ratio w_q / w_p of this model on this machine.
 
 Response times are never used: they grow with the length of the answer and say nothing about load.
 """
@@ -17,84 +17,138 @@ from __future__ import annotations
 
 WINDOW = 0.5
 """Seconds of one window."""
-_BASE_RISE = 0.002
-_SLOW = 0.02
-"""Weight of one window in the calibrated decode cost: about half a minute of memory."""
+_BASE_RISE = 0.0002
+_SMOOTH = 0.5
+_SMOOTH_SLOW = 0.1
+_SMOOTH_SHARE = 0.2
+_MEMORY = 0.98
+"""What is left of the calibrated cost's sums after each window: about half a minute of memory."""
+_FELT = 0.2
+"""Part of the target that the streams' own share of a token's time must reach to be the reason that it is slow."""
+_FULL = 0.25
+"""Prices are learned while so much of it is in use: a lone stream's token costs a whole step."""
+_FEW = 2
+_LITTLE = 0.3
+_ENOUGH = 2000.0
+"""Tokens from which the decode cost is believed."""
+
+
+class _Mean:
+    """Seconds per token over windows."""
+
+    __slots__ = ("seconds", "slow", "tokens", "value")
+
+    def __init__(self) -> None:
+        self.seconds = self.tokens = 0.0
+        self.value: float | None = None
+        """Of the last windows; None: no token in the last one."""
+        self.slow = 0.0
+        """Of the last five seconds."""
+
+    def close(self) -> None:
+        """End a window; one without tokens leaves nothing known."""
+        if not self.tokens:
+            self.value = None
+            return
+        seen = self.seconds / self.tokens
+        self.value = seen if self.value is None else self.value + _SMOOTH * (seen - self.value)
+        self.slow += (_SMOOTH_SLOW if self.slow else 1.0) * (seen - self.slow)
+        self.seconds = self.tokens = 0.0
 
 
 class Pace:
     """The windows of one instance."""
 
-    __slots__ = (
-        "_interactive_seconds",
-        "_interactive_tokens",
-        "_prompt_tokens",
-        "_seconds",
-        "_since",
-        "_tokens",
-        "base",
-        "decode_seconds",
-        "tpot",
-        "tpot_interactive",
-    )
+    __slots__ = ("_all", "_busy", "_made", "_prompt_tokens", "_protected", "_share", "_since", "base", "prefill_share")
 
     def __init__(self) -> None:
         self.base = 0.0
         """Seconds per output token with little load; 0 while unknown."""
-        self.tpot: float | None = None
-        """Seconds per output token in the last window; None: no stream moved in it."""
-        self.tpot_interactive: float | None = None
-        """The same of interactive streams only."""
-        self.decode_seconds = 0.0
-        """Calibrated machine time of one output token; 0 while unknown."""
+        self.prefill_share = 0.5
+        """Part of the machine's time that went to reading prompts, over the last seconds."""
+        self._share = 1.0
+        """The same of the last windows; a machine begins by reading."""
         self._since = 0.0
-        self._seconds = self._tokens = 0.0
-        self._interactive_seconds = self._interactive_tokens = 0.0
+        self._all, self._protected = _Mean(), _Mean()
         self._prompt_tokens = 0.0
+        self._busy = self._made = 0.0
+        """Machine seconds of decoding, and tokens made in them, both decaying."""
 
-    def progressed(self, seconds: float, tokens: int, interactive: bool) -> None:
+    @property
+    def tpot(self) -> float | None:
+        """Seconds per output token of late; None: no stream moved."""
+        return self._all.value
+
+    @property
+    def tpot_protected(self) -> float | None:
+        """The same of the streams that are to be protected."""
+        return self._protected.value
+
+    @property
+    def decode_seconds(self) -> float:
+        """Calibrated machine time of one output token; 0 while unknown."""
+        return max(0.0, self._busy) / self._made if self._made >= _ENOUGH else 0.0
+
+    def crowded(self, target: float) -> float:
+        """Seconds per token of late as a multiple of `target`, where it is the streams that make each other slow.
+
+        0 where what they do to each other is small beside the target and the rest is prefill, or nothing moved.
+        """
+        slow = self._all.slow if self._all.value is not None else 0.0
+        return _felt(slow, self.prefill_share, target)
+
+    def crowding(self, target: float) -> float:
+        """The same at this moment: less steady, but first to show."""
+        return _felt(self._all.value or 0.0, self._share, target)
+
+    def progressed(self, seconds: float, tokens: int, protected: bool) -> None:
         """A stream made `tokens` tokens in `seconds`."""
-        self._seconds += seconds
-        self._tokens += tokens
-        if interactive:
-            self._interactive_seconds += seconds
-            self._interactive_tokens += tokens
+        self._all.seconds += seconds
+        self._all.tokens += tokens
+        if protected:
+            self._protected.seconds += seconds
+            self._protected.tokens += tokens
 
     def prefilled(self, tokens: int) -> None:
         """A prompt of so many uncached tokens has been read."""
         self._prompt_tokens += tokens
 
-    def tick(self, decoding: int, prefill_seconds: float, now: float) -> bool:
+    def tick(self, decoding: int, most: int, prefill_seconds: float, now: float) -> bool:
         """Close the window if its time is over; True when it was closed.
 
         Args:
-            decoding: streams that are past their first token.
+            decoding: streams past their first token.
+            most: requests that may ever be in flight.
             prefill_seconds: machine time of one prompt token.
             now: monotonic seconds.
         """
         length = now - self._since
         if length < WINDOW:
             return False
-        self.tpot = self._seconds / self._tokens if self._tokens else None
-        self.tpot_interactive = (
-            self._interactive_seconds / self._interactive_tokens if self._interactive_tokens else None
-        )
-        if self.tpot is not None:
+        made, spent = self._all.tokens, self._prompt_tokens * prefill_seconds
+        share = spent / length
+        if made:
+            # A long prompt is counted where it ends: only sums over several windows mean anything, so nothing is
+            cut off. self._share += _SMOOTH * (share - self._share)
+            self.prefill_share += _SMOOTH_SHARE * (share - self.prefill_share)
+        if made and length < 4 * WINDOW and decoding >= _FULL * most:
+            self._busy = _MEMORY * self._busy + length - spent
+            self._made = _MEMORY * self._made + made
+        self._all.close()
+        self._protected.close()
+        if self.tpot is not None and decoding <= _FEW and share < _LITTLE:
             self.base = self.tpot if self.base == 0.0 else min(self.base * (1.0 + _BASE_RISE), self.tpot)
-            if decoding > 0 and length < 4 * WINDOW:
-                prefilling = min(0.9, self._prompt_tokens * prefill_seconds / length)
-                seen = self.tpot * (1.0 - prefilling) / decoding
-                self.decode_seconds += (_SLOW if self.decode_seconds else 1.0) * (seen - self.decode_seconds)
         self._since = now
-        self._seconds = self._tokens = 0.0
-        self._interactive_seconds = self._interactive_tokens = 0.0
         self._prompt_tokens = 0.0
         return True
 
     def target(self, wanted: float, most: float) -> float:
-        """The TPOT to hold: `wanted`, or four times the unloaded one up to `most` where the machine is slower than
-        that.
+        """The TPOT to hold: `wanted`, or four times the unloaded one up to `most` where the machine is slower.
 
         A machine whose unloaded pace is already slow is allowed twice that pace.
         """
         return max(wanted, min(4.0 * self.base, most), 2.0 * self.base)
+
+
+def _felt(seconds: float, prefill_share: float, target: float) -> float:
+    return seconds / target if seconds * (1.0 - prefill_share) >= _FELT * target else 0.0

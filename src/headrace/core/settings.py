@@ -90,6 +90,8 @@ class GateSettings:
     )
     """Seconds per output token that a class bears; slower, and nothing more of it is sent. Interactive's is also
     what adaptive limits aim at while anybody but batch is there."""
+    pace: float = 0.055
+    """Seconds per output token that adaptive limits aim at while normal but no interactive requests are there."""
     tpot_most: float = 0.15
     """No class is held back for less than this where the machine itself is slow."""
     batch_floor: float = 0.1

@@ -59,7 +59,7 @@ def instances_of(scenario: Scenario) -> list[Instance]:
             id=machine.name,
             max_concurrent=machine.limit or machine.profile.max_seqs,
             adaptive=machine.limit is None,
-            window_tokens=machine.window or machine.profile.budget * 3 // 2,
+            window_tokens=machine.window or machine.profile.budget,
         )
         for machine in scenario.machines
     ]
