@@ -128,8 +128,8 @@ class Pace:
         made, spent = self._all.tokens, self._prompt_tokens * prefill_seconds
         share = spent / length
         if made:
-            # A long prompt is counted where it ends: only sums over several windows mean anything, so nothing is
-            cut off. self._share += _SMOOTH * (share - self._share)
+            # A long prompt is counted where it ends: only sums over several windows mean anything.
+            self._share += _SMOOTH * (share - self._share)
             self.prefill_share += _SMOOTH_SHARE * (share - self.prefill_share)
         if made and length < 4 * WINDOW and decoding >= _FULL * most:
             self._busy = _MEMORY * self._busy + length - spent
