@@ -35,6 +35,13 @@ def test_how_long_an_answer_is(fields: dict[str, object], eos_after: int | None,
     assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": length, "total_tokens": 3 + length}
 
 
+def test_how_urgent_a_request_is() -> None:
+    """vLLM's field `priority`: a whole number, 0 where it is absent; anything else is the client's mistake."""
+    assert [_chat(**fields).asked.priority for fields in ({}, {"priority": None}, {"priority": -3})] == [0, 0, -3]
+    with pytest.raises(Refused):
+        _chat(priority="high")
+
+
 def test_streamed_and_whole_are_the_same_text() -> None:
     """The pieces joined are the whole answer: the words of the last user message, over and over."""
     rendering = _chat(max_tokens=5, stream_options={"include_usage": True})

@@ -47,6 +47,17 @@ def test_the_first_come_gets_the_slot() -> None:
     assert _times(produced, 3)[0] > _times(produced, 1)[-1]
 
 
+@pytest.mark.parametrize(("by_priority", "order"), [(False, [1, 2, 3, 4]), (True, [1, 3, 2, 4])])
+def test_lower_priority_values_go_first_where_the_server_looks_at_them(by_priority: bool, order: list[int]) -> None:
+    """The urgent one overtakes those that wait, equals keep their order, and whoever runs stays."""
+    batch = ContinuousBatch(Timing(slots=1, queue=4, by_priority=by_priority))
+    for job, priority in ((1, 5), (2, 0), (3, -1), (4, 0)):
+        batch.submit(job, prompt=1, output=2, now=0.0, priority=priority)
+    _play(batch)
+
+    assert batch.take_admitted() == order
+
+
 def test_a_long_prompt_slows_the_others() -> None:
     """A prompt worked on in a step makes that step longer for everyone in it."""
     batch = ContinuousBatch(_PLAIN)

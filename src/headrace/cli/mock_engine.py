@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
     from headrace.testing import MockEngine
 
 
+class SchedulingPolicy(StrEnum):
+    """vLLM's names for the order of an engine's own queue."""
+
+    FCFS = "fcfs"
+    PRIORITY = "priority"
+
+
 def mock_engine(
     *,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
@@ -23,6 +31,9 @@ def mock_engine(
     model: Annotated[str, typer.Option(help="Name of the one model it serves.")] = "mock",
     slots: Annotated[int, typer.Option(help="Requests answered at the same time.")] = 4,
     queue: Annotated[int, typer.Option(help="Requests that may wait for a slot; one more gets 503.")] = 1024,
+    scheduling_policy: Annotated[
+        SchedulingPolicy, typer.Option(help="Who of them is next: fcfs, or priority (the body's, lower first).")
+    ] = SchedulingPolicy.FCFS,
     prefill_tps: Annotated[float, typer.Option(help="Prompt tokens per second, of all requests together.")] = 4000.0,
     decode_tps: Annotated[float, typer.Option(help="Answer tokens per second of a request that runs alone.")] = 50.0,
     batch_slowdown: Annotated[float, typer.Option(help="Slower by this fraction for each further request.")] = 0.02,
@@ -43,6 +54,7 @@ def mock_engine(
             port=port,
             slots=slots,
             queue=queue,
+            by_priority=scheduling_policy is SchedulingPolicy.PRIORITY,
             prefill_tps=prefill_tps,
             decode_tps=decode_tps,
             batch_slowdown=batch_slowdown,

@@ -52,6 +52,8 @@ class Asked:
     words: tuple[str, ...]
     output: int
     finish_reason: str
+    priority: int
+    """Lower goes first, on an engine that looks at it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ def read_completion(body: bytes, *, chat: bool, model: str, eos_after: int | Non
         words=tuple(text.split()) or ("ok",),
         output=output,
         finish_reason="length" if output == cap and output != natural else "stop",
+        priority=_priority(fields.get("priority")),
     )
 
 
@@ -197,6 +200,14 @@ def _check_model(fields: Mapping[str, object], model: str) -> None:
     asked = fields.get("model")
     if asked != model:
         raise Refused(404, f"The model `{str(asked)[:100]}` does not exist.", "model")
+
+
+def _priority(value: object) -> int:
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise Refused(400, "priority must be a whole number.", "priority")
+    return value
 
 
 def _limit(fields: Mapping[str, object]) -> int | None:

@@ -115,7 +115,14 @@ class Load:
         await self.changes.until(lambda: condition(self.stats), seconds, "what is expected of the mock engine")
 
     def enter(
-        self, request_id: str, prompt: int, output: int, *, stall_after: int | None = None, stall: float = 0.0
+        self,
+        request_id: str,
+        prompt: int,
+        output: int,
+        *,
+        priority: int = 0,
+        stall_after: int | None = None,
+        stall: float = 0.0,
     ) -> Job:
         """A request comes in; lengths in tokens, `stall` in seconds. Raises `QueueFull` and `TooLong` of `timing`.
 
@@ -127,7 +134,7 @@ class Load:
         job = Job(self._numbers, request_id, now)
         self._jobs[job.number] = job
         try:
-            self._batch.submit(job.number, prompt, output, now, stall_after=stall_after, stall=stall)
+            self._batch.submit(job.number, prompt, output, now, priority=priority, stall_after=stall_after, stall=stall)
         except (QueueFull, TooLong):
             del self._jobs[job.number]
             raise

@@ -186,6 +186,7 @@ class MockEngine:
             request_id,
             asked.prompt_tokens,
             asked.output,
+            priority=asked.priority,
             stall_after=misbehaviour.stall_after,
             stall=misbehaviour.stall,
         )

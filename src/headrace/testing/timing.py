@@ -11,8 +11,9 @@ prompt slows everybody's tokens, and a lone request of p prompt tokens has its f
 This is how iteration-level scheduling behaves (Yu et al., Orca, OSDI 2022) with prompts in chunks (Agrawal et al.,
 Sarathi-Serve, OSDI 2024), reduced to what a scheduler in front of the server can notice.
 
-Bounds: `slots` sequences run, `queue` wait in strict order of arrival, and a sequence is let in only when the
-`kv_tokens` hold its whole prompt and answer beside those of the others; nothing is ever evicted.
+Bounds: `slots` sequences run, `queue` wait in strict order of arrival (with `by_priority`: lower priority values
+first, as vLLM does with `--scheduling-policy priority`), and a sequence is let in only when the `kv_tokens` hold its
+whole prompt and answer beside those of the others; nothing is ever evicted, so nobody running makes way.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class Timing:
     slots: int = 4
     queue: int = 1024
     """Most requests waiting for a slot; one more is refused."""
+    by_priority: bool = False
+    """Whoever waits with the lowest priority value goes next, among equals the first; else only arrival counts."""
     prefill_tps: float = 4000.0
     """Prompt tokens per second, of the server as a whole."""
     decode_tps: float = 50.0
@@ -58,6 +61,7 @@ class TimingNumbers(TypedDict, total=False):
 
     slots: int
     queue: int
+    by_priority: bool
     prefill_tps: float
     decode_tps: float
     batch_slowdown: float
@@ -91,6 +95,7 @@ class _Sequence:
     job: int
     prompt: int
     output: int
+    priority: int
     stall_after: int
     stall: float
     prefilled: int = 0
@@ -156,16 +161,24 @@ class ContinuousBatch:
         return None if soonest == math.inf else soonest
 
     def submit(
-        self, job: int, prompt: int, output: int, now: float, *, stall_after: int | None = None, stall: float = 0.0
+        self,
+        job: int,
+        prompt: int,
+        output: int,
+        now: float,
+        *,
+        priority: int = 0,
+        stall_after: int | None = None,
+        stall: float = 0.0,
     ) -> None:
-        """Queue a job of so many prompt and answer tokens.
+        """Queue a job of so many prompt and answer tokens. `priority` counts only with `Timing.by_priority`.
 
         After `stall_after` tokens (0: before its prompt is worked on) it keeps its slot but stands still for `stall`
         seconds, which may be infinite. Raises `TooLong` and `QueueFull`.
         """
         if prompt + output > self.timing.kv_tokens:
             raise TooLong(f"{prompt} + {output} tokens do not fit into {self.timing.kv_tokens}")
-        sequence = _Sequence(job, prompt, output, -1 if stall_after is None else stall_after, stall)
+        sequence = _Sequence(job, prompt, output, priority, -1 if stall_after is None else stall_after, stall)
         if self._must_wait(sequence) and len(self._waiting) >= self.timing.queue:
             raise QueueFull(f"{self.timing.queue} requests are waiting")
         self._waiting[job] = sequence
@@ -204,7 +217,7 @@ class ContinuousBatch:
     def _settle(self, now: float) -> None:
         """Fill free slots from the queue's head and begin a step if none is under way."""
         while self._waiting and len(self._running) < self.timing.slots:
-            head = next(iter(self._waiting.values()))
+            head = self._head()
             if self._reserved + head.size > self.timing.kv_tokens:
                 break
             del self._waiting[head.job]
@@ -214,6 +227,11 @@ class ContinuousBatch:
             self._stall_if_due(head, now)
         if self._step is None:
             self._step = self._begin(now)
+
+    def _head(self) -> _Sequence:
+        """Who is next of those that wait; among equals `min` keeps the first."""
+        waiting = self._waiting.values()
+        return min(waiting, key=lambda sequence: sequence.priority) if self.timing.by_priority else next(iter(waiting))
 
     def _stall_if_due(self, sequence: _Sequence, now: float) -> None:
         if sequence.produced == sequence.stall_after:
