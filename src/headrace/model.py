@@ -520,6 +520,8 @@ class InstanceView:
     """Requests in its own queue, as last reported; None: unknown."""
     engine_kv: float | None = None
     """Share of its KV cache in use, as last reported; None: unknown."""
+    closed_seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Seconds that something waited while it was shut, by reason; "other": it was open, but not to what waited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -540,3 +542,15 @@ class Snapshot:
     instances: tuple[InstanceView, ...]
     totals: Mapping[str, int]
     """Counts since the start: accepted, refused, answered, failed, cancelled, model_calls, joined, hits, retries."""
+    service: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What the 20 users served most were charged in about the last minute, in charged tokens, as `tenant/user`."""
+    jain: float | None = None
+    """Jain's index of the last minute's service of the users who have something queued; None: fewer than two."""
+    spread: float = 0.0
+    """Largest difference of virtual time between two flows that wait side by side, in charged tokens per weight."""
+    spread_seconds: float = 0.0
+    """The same in seconds of the pool's capacity; 0 while that is unknown."""
+    refunded: float = 0.0
+    """Charged in advance and given back since the start, in charged tokens."""
+    estimate_error: float | None = None
+    """How far the expected length of answers is off of late, as a part of the real one; None: no answer yet."""

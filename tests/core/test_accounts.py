@@ -24,7 +24,7 @@ def running(accounts: Accounts, to: Pool, **asked: Any) -> Call:
     made.entry = to.tree.push(made, accounts.path(made.flow))
     pick = to.tree.pick(lambda _: to.members[0])
     assert pick is not None
-    made.charge = to.tree.grant(pick.entry, accounts.price(made, pick.place))
+    made.charge = to.tree.grant(pick.entry, accounts.price(made, pick.place, 0.0))
     return made
 
 
@@ -47,7 +47,7 @@ def test_each_token_beyond_the_estimate_is_charged_as_it_comes() -> None:
     made = running(accounts, to)
     for produced, charged in ((40, 200.0), (50, 200.0), (80, 260.0)):
         made.produced = produced
-        accounts.progress(made)
+        accounts.progress(made, 0.0)
         assert service(to, "ann") == charged
 
 
@@ -55,7 +55,7 @@ def test_at_the_end_the_usage_is_the_truth() -> None:
     """Tokens found in the engine's cache are free; the rest of the estimate comes back; the length is learned."""
     accounts, to = Accounts(_FAIR), pool(engine("a"))
     made = running(accounts, to)
-    accounts.settle(made, Usage(prompt=100, completion=10, cached=60))
+    accounts.settle(made, Usage(prompt=100, completion=10, cached=60), 0.0)
     assert service(to, "ann") == 60.0
     assert made.charge is None
     assert accounts.expect(made.request) == 16
@@ -77,9 +77,9 @@ def test_who_leaves_pays_for_what_was_done(begun: bool, produced: int, elapsed: 
 def test_a_failed_call_costs_what_the_engine_reported_or_nothing() -> None:
     """No usage, no charge."""
     accounts, to = Accounts(_FAIR), pool(engine("a"))
-    accounts.drop(running(accounts, to), None)
+    accounts.drop(running(accounts, to), None, 0.0)
     assert service(to, "ann") == 0.0
-    accounts.drop(running(accounts, to), Usage(100, 5))
+    accounts.drop(running(accounts, to), Usage(100, 5), 0.0)
     assert service(to, "ann") == 110.0
 
 
@@ -89,7 +89,7 @@ def test_those_who_share_an_answer_share_its_cost() -> None:
     made = running(accounts, to)
     join(made, "s", "bob")
     join(made, "t", "cid")
-    accounts.settle(made, Usage(60, 0))
+    accounts.settle(made, Usage(60, 0), 0.0)
     assert [service(to, user) for user in ("ann", "bob", "cid")] == [20.0, 20.0, 20.0]
 
 
@@ -98,9 +98,20 @@ def test_a_new_leader_takes_the_charge_over() -> None:
     accounts, to = Accounts(_FAIR), pool(engine("a"))
     made = running(accounts, to)
     join(made, "s", "bob")
+    before = made.flow
     made.drop(made.leader)
-    accounts.hand_over(made)
+    accounts.hand_over(made, before, 0.0)
     assert (service(to, "ann"), service(to, "bob")) == (0.0, 200.0)
+    assert accounts.received.top(5, 0.0) == {"acme/bob": 200.0}
+
+
+def test_what_comes_back_and_how_wrong_the_guess_was_is_told() -> None:
+    """50 tokens were expected and 25 came: off by all of the real length, 50 of 200 given back."""
+    accounts, to = Accounts(_FAIR), pool(engine("a"))
+    accounts.settle(running(accounts, to), Usage(100, 25), 0.0)
+    assert accounts.refunded == 50.0
+    assert accounts.estimate_error == 1.0
+    assert accounts.received.top(5, 0.0) == {"acme/ann": 150.0}
 
 
 def test_turns_cost_one_each() -> None:
@@ -108,8 +119,8 @@ def test_turns_cost_one_each() -> None:
     accounts, to = Accounts(FairnessSettings(policy=PolicyName.ROUND_ROBIN)), pool(engine("a"))
     made = running(accounts, to)
     made.produced = 5000
-    accounts.progress(made)
-    accounts.settle(made, Usage(100, 5000))
+    accounts.progress(made, 0.0)
+    accounts.settle(made, Usage(100, 5000), 0.0)
     assert service(to, "ann") == 1.0
 
 

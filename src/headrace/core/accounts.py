@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from headrace.core.estimate import OutputEstimator
 from headrace.core.fleet import InstanceState, Pool
+from headrace.core.received import Received
 from headrace.core.settings import CostName, FairnessSettings, PolicyName
 from headrace.core.ticket import Call
 from headrace.model import Flow, Request, ServiceClass, Usage
@@ -24,6 +25,9 @@ where the caller said how much he wants at most."""
 _TOKEN_SECONDS = 2e-4
 """Machine time that is charged like one token, so that other settings keep their meaning."""
 
+_ERROR_ALPHA = 0.05
+"""Weight of the newest answer in the mean error of the estimates."""
+
 
 class Accounts:
     """Prices, charges and refunds under one policy."""
@@ -32,6 +36,11 @@ class Accounts:
         self._settings = settings
         self._by_token = settings.policy is PolicyName.FAIR
         self._estimator = OutputEstimator()
+        self.received = Received()
+        self.refunded = 0.0
+        """Charged in advance and given back, in charged units."""
+        self.estimate_error: float | None = None
+        """Mean of |expected - real| / real output tokens of late."""
 
     def path(self, flow: Flow) -> tuple[str, ...]:
         """Where in the share tree a flow stands; FIFO knows one queue only."""
@@ -53,11 +62,13 @@ class Accounts:
         overtakes = _GUESSED if request.output_cap is None else _TOLD
         return (float("inf") if request.deadline is None else request.deadline, now + overtakes * length)
 
-    def price(self, call: Call, state: InstanceState) -> float:
+    def price(self, call: Call, state: InstanceState, now: float) -> float:
         """What a call is charged when it is first dispatched, to `state`; its prices are fixed by it."""
         call.prices = self._prices(call.request.model, state)
         call.prompt = state.uncached(call.request)
-        return self._cost(call, call.prompt, call.expected)
+        cost = self._cost(call, call.prompt, call.expected)
+        self.received.add(call.flow, cost, now)
+        return cost
 
     def lead(self, pool: Pool) -> None:
         """Give interactive its head start, in the pool's present capacity (BVT, Duda and Cheriton 1999)."""
@@ -66,22 +77,25 @@ class Accounts:
             total = sum(settings.class_weights.values())
             pool.tree.lead(ServiceClass.INTERACTIVE, settings.head_start * pool.rate / total)
 
-    def progress(self, call: Call) -> None:
+    def progress(self, call: Call, now: float) -> None:
         """Charge tokens beyond the estimate as they come."""
         if call.charge is not None and call.produced > call.expected:
-            call.pool.tree.amend(call.charge, self._cost(call, call.prompt, call.produced))
+            cost = self._cost(call, call.prompt, call.produced)
+            self.received.add(call.flow, cost - call.charge.cost, now)
+            call.pool.tree.amend(call.charge, cost)
 
-    def settle(self, call: Call, usage: Usage) -> None:
+    def settle(self, call: Call, usage: Usage, now: float) -> None:
         """The call succeeded: charge what it used, shared equally among its tickets."""
         if not usage.estimated or usage.completion:
             self._estimator.observe(
                 call.leader.request.flow, call.request.model, call.request.endpoint, usage.completion
             )
-        self._close(call, self._cost(call, max(0, usage.prompt - usage.cached), usage.completion))
+            self._judge(call.expected, usage.completion)
+        self._close(call, self._cost(call, max(0, usage.prompt - usage.cached), usage.completion), now)
 
-    def drop(self, call: Call, usage: Usage | None) -> None:
+    def drop(self, call: Call, usage: Usage | None, now: float) -> None:
         """The call failed for good or never ran: charge what the engine reported, if anything."""
-        self._close(call, self._cost(call, usage.prompt, usage.completion) if usage is not None else 0.0)
+        self._close(call, self._cost(call, usage.prompt, usage.completion) if usage is not None else 0.0, now)
 
     def abandon(self, call: Call, entered: float, now: float, prefill_seconds: float) -> None:
         """The last caller left while the call ran: refund the tokens that were not produced.
@@ -91,10 +105,13 @@ class Accounts:
         prompt = call.prompt
         if call.first is None:
             prompt = min(prompt, int((now - entered) / prefill_seconds))
-        self._close(call, self._cost(call, prompt, call.produced))
+        self._close(call, self._cost(call, prompt, call.produced), now)
 
-    def hand_over(self, call: Call) -> None:
-        """Another ticket leads a running call now: the charge moves to its flow."""
+    def hand_over(self, call: Call, before: Flow, now: float) -> None:
+        """Another ticket leads a running call now: the charge moves from the flow `before` to its own."""
+        if call.charge is not None:
+            self.received.add(before, -call.charge.cost, now)
+            self.received.add(call.flow, call.charge.cost, now)
         self.move(call, call.pool)
 
     def move(self, call: Call, old: Pool) -> None:
@@ -121,16 +138,25 @@ class Accounts:
             return 1.0
         return prompt * call.prices[0] + output * call.prices[1]
 
-    def _close(self, call: Call, cost: float) -> None:
+    def _judge(self, expected: int, real: int) -> None:
+        error = abs(expected - real) / max(1, real)
+        known = self.estimate_error
+        self.estimate_error = error if known is None else known + _ERROR_ALPHA * (error - known)
+
+    def _close(self, call: Call, cost: float, now: float) -> None:
         charge, call.charge = call.charge, None
         if charge is None:
             return
         tree = call.pool.tree
         share = cost / len(call.members)
+        self.refunded += max(0.0, charge.cost - cost)
+        self.received.add(call.flow, share - charge.cost, now)
         leader = call.leader
         riders = [ticket for ticket in call.members.values() if ticket is not leader] if len(call.members) > 1 else ()
         # All are opened before one is closed: closing may raise the floor, and with it what the others start from.
         charges = [tree.open(self.path(ticket.request.flow), 0.0) for ticket in riders]
+        for ticket in riders:
+            self.received.add(ticket.request.flow, share, now)
         tree.close(charge, share)
         for other in charges:
             tree.close(other, share)

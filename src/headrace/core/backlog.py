@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from heapq import nlargest
 
 from headrace.core.settings import QueueSettings
@@ -67,6 +67,11 @@ class Backlog:
     def by_class(self) -> Mapping[ServiceClass, int]:
         """Queued calls per class."""
         return {service_class: len(calls) for service_class, calls in self._classes.items()}
+
+    @property
+    def users(self) -> Collection[tuple[str, str]]:
+        """Those who have something queued, as (tenant, user)."""
+        return self._users.keys()
 
     def by_user(self, most: int) -> Mapping[str, int]:
         """The `most` users with the longest queues, as `tenant/user`."""

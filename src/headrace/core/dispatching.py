@@ -36,6 +36,8 @@ class Dispatcher:
         self._dirty: dict[Pool, None] = {}
         """Pools in which something may have become possible since the last pump."""
         self._watches: dict[Pool, tuple[float, Timer]] = {}
+        self._passed: Call | None = None
+        """The call that was asked about last and fitted nowhere."""
 
     # ------------------------------------------------------------------ in and out of the queue
 
@@ -51,7 +53,7 @@ class Dispatcher:
             state = self._router.choose(call, pool, now) if under_cap else None
             if state is not None:
                 call.entered = now
-                cost = self._accounts.price(call, state)
+                cost = self._accounts.price(call, state, now)
                 call.charge = pool.tree.straight(leaf, cost)
                 self._budget.pay_in()
                 self._send(call, state, leaf, cost, now)
@@ -127,15 +129,20 @@ class Dispatcher:
                     break
                 self._dispatch(pick, now)
             self._watch(pool, now)
+            self._note_closed(pool, now)
+        self._passed = None
 
     def _choose(self, pool: Pool, now: float, call: Call) -> InstanceState | None:
-        return self._router.choose(call, pool, now)
+        state = self._router.choose(call, pool, now)
+        if state is None:
+            self._passed = call
+        return state
 
     def _dispatch(self, pick: Pick[Call, InstanceState], now: float) -> None:
         call, state = pick.entry.item, pick.place
         self.backlog.remove(call)
         call.entry = None
-        cost = self._accounts.price(call, state) if call.charge is None else None
+        cost = self._accounts.price(call, state, now) if call.charge is None else None
         charge = call.pool.tree.grant(pick.entry, cost)
         if charge is not None:
             call.charge = charge
@@ -180,6 +187,23 @@ class Dispatcher:
         call.entry = call.pool.tree.push(call, self._accounts.path(call.flow), order)
         self.backlog.add(call)
         self._dirty[call.pool] = None
+
+    def _note_closed(self, pool: Pool, now: float) -> None:
+        """Keep account of how long something waits before each instance, and why."""
+        if not pool.tree.root.queued:
+            if pool.waited:
+                pool.waited = False
+                for state in pool.members:
+                    if not any(other.tree.root.queued for other in state.pools):
+                        state.gate.note_closed("", now)
+            return
+        pool.waited = True
+        call = self._passed if self._passed is not None and self._passed.pool is pool else None
+        for state in pool.members:
+            reason = state.closed(1, now)
+            if not reason and call is not None:
+                reason = state.closed(state.uncached(call.request), now, call.flow.service_class)
+            state.gate.note_closed(reason or "other", now)
 
     def _watch(self, pool: Pool, now: float) -> None:
         """Wake when an instance comes back or its window opens by itself, as long as something waits for it."""

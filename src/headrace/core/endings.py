@@ -59,7 +59,7 @@ class Endings:
         self._book.settle(ticket, ending, fault, now, _delivered(call))
         if call.flow != before:
             self._dispatcher.replace(call)
-            self._accounts.hand_over(call)
+            self._accounts.hand_over(call, before, now)
 
     def leave_all(self, call: Call, ending: Ending, fault: Fault | None, now: float) -> None:
         """End a call with all its tickets; what the engine did for nobody's sake any more is stopped."""
@@ -71,14 +71,14 @@ class Endings:
             self._accounts.abandon(call, place.since, now, place.state.gate.prefill_seconds)
         else:
             self._dispatcher.unqueue(call)
-            self._accounts.drop(call, None)
+            self._accounts.drop(call, None, now)
         self._book.close(call)
         for ticket in list(call.members.values()):
             self._book.settle(ticket, ending, fault, now, usage)
 
     def _succeed(self, call: Call, outcome: Outcome, instance: str, now: float) -> None:
         usage = outcome.usage or Usage(call.request.prompt_tokens, call.produced, estimated=True)
-        self._accounts.settle(call, usage)
+        self._accounts.settle(call, usage, now)
         if call.request.remember and call.joinable and outcome.cacheable and call.request.fingerprint is not None:
             self._book.out.append(Remember(call.id, call.request.fingerprint))
         self._book.close(call)
@@ -88,7 +88,7 @@ class Endings:
     def _give_up(self, call: Call, verdict: GiveUp, outcome: Outcome, now: float) -> None:
         """The call failed for good. Its leader is told; one follower may try once more, then all are told."""
         usage = outcome.usage or (_delivered(call) if outcome.committed else None)
-        self._accounts.drop(call, usage)
+        self._accounts.drop(call, usage, now)
         if self._may_take_over(call, verdict, outcome, now):
             self._take_over(call, verdict, usage, now)
             return

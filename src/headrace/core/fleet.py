@@ -252,6 +252,7 @@ class InstanceState:
             metrics_stale=engine.stale(now),
             engine_waiting=None if report is None else report.waiting,
             engine_kv=None if report is None else report.kv,
+            closed_seconds=self.gate.closed_seconds(now),
         )
 
     def _cool(self, asked: float | None, settings: RecoverySettings, now: float) -> None:
@@ -278,12 +279,14 @@ class Pool:
     Models served by exactly the same instances share a pool: their users compete for the same machines.
     """
 
-    __slots__ = ("_charged", "_charged_since", "between", "last_dispatch", "members", "rate", "tree")
+    __slots__ = ("_charged", "_charged_since", "between", "last_dispatch", "members", "rate", "tree", "waited")
 
     def __init__(self, members: tuple[InstanceState, ...], tree: ShareTree[Call]) -> None:
         self.members = members
         self.tree = tree
         self.last_dispatch: float | None = None
+        self.waited = False
+        """Something was queued after the last pump."""
         self.between = 1.0
         """Mean seconds between dispatches while there was a queue, learned."""
         self.rate = 0.0

@@ -76,6 +76,7 @@ class Gate:
     """The gates of one instance, and what feeds them."""
 
     __slots__ = (
+        "_closed",
         "_closed_at",
         "_closed_for",
         "_first",
@@ -87,7 +88,6 @@ class Gate:
         "_settings",
         "batch",
         "batch_in_flight",
-        "closed_seconds",
         "engine",
         "in_flight",
         "limiter",
@@ -114,8 +114,8 @@ class Gate:
         self.prefill_seconds = _FIRST_GUESS
         """Seconds of prefill per prompt token, learned from streams that were alone in the window."""
         self.prefill_known = False
-        self.closed_seconds: dict[str, float] = {}
-        """How long each reason kept something waiting."""
+        self._closed: dict[str, float] = {}
+        """How long each reason kept something waiting, up to `_closed_at`."""
         self._closed_for = ""
         self._closed_at = 0.0
         self._seen: dict[ServiceClass, float] = {}
@@ -182,10 +182,17 @@ class Gate:
 
     def note_closed(self, reason: str, now: float) -> None:
         """Something waits here for `reason`; "" : nothing does any more."""
-        if self._closed_for:
-            spent = self.closed_seconds.get(self._closed_for, 0.0)
-            self.closed_seconds[self._closed_for] = spent + now - self._closed_at
+        if reason == self._closed_for:
+            return
+        self._closed = self.closed_seconds(now)
         self._closed_for, self._closed_at = reason, now
+
+    def closed_seconds(self, now: float) -> dict[str, float]:
+        """How long each reason has kept something waiting."""
+        spent = dict(self._closed)
+        if self._closed_for:
+            spent[self._closed_for] = spent.get(self._closed_for, 0.0) + now - self._closed_at
+        return spent
 
     # ------------------------------------------------------------------ in, along, out
 

@@ -29,7 +29,7 @@ from headrace.core.planting import PlantTree
 from headrace.core.recovery import Recovery
 from headrace.core.routing import Router
 from headrace.core.settings import Settings
-from headrace.core.share_view import position
+from headrace.core.share_view import position, spread
 from headrace.core.ticket import Call, State, Ticket
 from headrace.model import (
     Arrived,
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from random import Random
 
 _TOP_USERS = 50
+_TOP_SERVED = 20
 
 
 class Scheduler:
@@ -106,8 +107,9 @@ class Scheduler:
 
     def snapshot(self, now: float) -> Snapshot:
         """What is held at `now`; O(calls + instances)."""
-        book = self._book
+        book, accounts = self._book, self._accounts
         counts = Counter(call.state for call in book.calls.values())
+        spreads = [(spread(pool.tree.root), pool.rate) for pool in self._fleet.pools()]
         return Snapshot(
             now=now,
             draining=self._drain_until is not None,
@@ -121,6 +123,12 @@ class Scheduler:
             queued_by_user=self._dispatcher.backlog.by_user(_TOP_USERS),
             instances=tuple(state.view(now) for state in self._fleet.states.values()),
             totals=dict(book.totals),
+            service=accounts.received.top(_TOP_SERVED, now),
+            jain=accounts.received.jain(self._dispatcher.backlog.users),
+            spread=max((apart for apart, _ in spreads), default=0.0),
+            spread_seconds=max((apart / rate for apart, rate in spreads if rate), default=0.0),
+            refunded=accounts.refunded,
+            estimate_error=accounts.estimate_error,
         )
 
     def positions(self, tenant: str, user: str) -> list[tuple[str, int, float]]:
@@ -186,7 +194,7 @@ class Scheduler:
             return
         if isinstance(event, Progressed):
             call.produced += event.tokens
-            self._accounts.progress(call)
+            self._accounts.progress(call, now)
             call.place.state.progressed(call.place, event.tokens, now)
             self._dispatcher.touch(call.place.state)
         elif call.first is None:
