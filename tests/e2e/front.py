@@ -12,17 +12,14 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, ParamSpec
 
-import uvicorn
 from prometheus_client import CollectorRegistry
-from uvicorn.server import ServerState
 
 from headrace.build import Headrace, build
 from headrace.cli.serve import server_settings
 from headrace.config import Config
 from headrace.model import Decision, Event, InstanceView, Sealed
-from headrace.server import make_server
-from headrace.server.connection import BoundedHttp
-from headrace.testing import Changes, MockEngine, ScriptedEngine, guarded, run_virtual
+from headrace.server import hosted
+from headrace.testing import Changes, MockEngine, ScriptedEngine, run_virtual
 from tests.e2e.client import Client, client
 
 P = ParamSpec("P")
@@ -89,33 +86,17 @@ async def front(*engines: ScriptedEngine | MockEngine, **sections: Mapping[str, 
     config = Config.model_validate({"instances": instances, **settings})
     config = config.with_keys({name: str(value) for name, value in env.items()})
     registry = CollectorRegistry()
-    async with build(config, registry=registry, random=Random(1)) as headrace:
-        server = make_server(headrace, server_settings(config), registry)
-        async with _listening(server.config) as url, client(url) as caller:
-            yield Front(headrace, caller)
+    async with (
+        build(config, registry=registry, random=Random(1)) as headrace,
+        hosted(headrace, server_settings(config), registry) as url,
+        client(url) as caller,
+    ):
+        yield Front(headrace, caller)
 
 
 def _of(name: str, extra: Mapping[str, object]) -> Mapping[str, object]:
     """What is to be added for one engine: texts with `{}` in them get its name."""
     return {key: value.replace("{}", name) if isinstance(value, str) else value for key, value in extra.items()}
-
-
-@asynccontextmanager
-async def _listening(config: uvicorn.Config) -> AsyncIterator[str]:
-    state, loop = ServerState(), asyncio.get_running_loop()
-    server = await loop.create_server(
-        lambda: BoundedHttp(config=config, server_state=state, app_state={}, _loop=loop), "127.0.0.1", 0, backlog=2048
-    )
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        for task in list(state.tasks):
-            task.cancel()
-        await asyncio.gather(*state.tasks, return_exceptions=True)
-        for connection in list(state.connections):
-            connection.transport.abort()
-        await guarded(server.wait_closed(), GUARD, "the front door closes")
 
 
 def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:

@@ -14,12 +14,13 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Protocol
 
 import structlog
 import uvicorn
 from prometheus_client import CollectorRegistry
+from uvicorn.server import ServerState
 
 from headrace.server.app import build_app
 from headrace.server.health import Health
@@ -116,6 +117,34 @@ def make_server(gateway: GatewayPort, settings: ServerSettings, registry: Collec
         timeout_graceful_shutdown=FLUSH_GRACE,
     )
     return DrainingServer(config, gateway, health, settings.drain_grace)
+
+
+@contextlib.asynccontextmanager
+async def hosted(gateway: GatewayPort, settings: ServerSettings, registry: CollectorRegistry) -> AsyncIterator[str]:
+    """The front door inside the caller's loop, on a free loopback port; yields its base URL.
+
+    For programs that bring the loop themselves, as demos and tests do: no signals are taken and nothing ticks. At the
+    end all connections are cut; the gateway stays open.
+    """
+    config = make_server(gateway, settings, registry).config
+    config.load()
+    state, loop, listener = ServerState(), asyncio.get_running_loop(), listen("127.0.0.1", 0)
+
+    def connection() -> asyncio.Protocol:
+        protocol = config.http_protocol_class
+        return protocol(config=config, server_state=state, app_state={}, _loop=loop)  # type: ignore[call-arg]
+
+    server = await loop.create_server(connection, sock=listener, backlog=2048)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.close()
+        for task in list(state.tasks):
+            task.cancel()
+        await asyncio.gather(*state.tasks, return_exceptions=True)
+        for open_connection in list(state.connections):
+            open_connection.transport.abort()
+        await server.wait_closed()
 
 
 async def serve(
