@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.testing import MockEngine, Script, steps
-from tests.e2e.client import Client, chat
+from tests.e2e.client import Client, Heard, chat
 from tests.e2e.front import Front, front, later, virtually
 from tests.runtime.metered import NOT_FOUND, Metered, page
 
@@ -81,15 +81,26 @@ async def test_requests_go_on_without_metrics(bad: Script, had: bool) -> None:
 
 
 async def shares(gateway: Front, *engines: Metered) -> tuple[int, ...]:
-    """How many of twelve requests at once go to each engine; all of them are answered."""
+    """How many of twelve streams each engine has when all have begun and none has ended; all of them are answered.
+
+    The next is asked once the one before has begun: how many requests may stand unread before an engine is not the
+    question here.
+    """
     held = asyncio.Event()
     for engine in engines:
-        engine.answer = [steps.wait(held.wait), steps.answer("done")]
-    asked = [asyncio.create_task(gateway.client.ask(chat(f"hi {number}"))) for number in range(12)]
-    await gateway.until(lambda: gateway.headrace.snapshot().running == len(asked), "all are sent")
-    found = tuple(gateway.instance(name).in_flight for name in "abcdefgh"[: len(engines)])
+        engine.answer = [steps.chunk("begun"), steps.wait(held.wait), steps.finish(), steps.done(), steps.end()]
+    names = "abcdefgh"[: len(engines)]
+    asked: list[asyncio.Task[Heard]] = []
+    for number in range(12):
+        asked.append(asyncio.create_task(gateway.client.ask(chat(f"hi {number}", stream=True))))
+        await gateway.until(
+            lambda: sum(gateway.instance(name).in_flight for name in names) == len(asked)
+            and not any(gateway.instance(name).unstarted_tokens for name in names),
+            "the engine has begun to answer",
+        )
+    found = tuple(gateway.instance(name).in_flight for name in names)
     held.set()
-    assert [(await answer).status for answer in asked] == [200] * len(asked)
+    assert all([(await answer).done for answer in asked])
     return found
 
 
