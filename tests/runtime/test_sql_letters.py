@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -35,6 +36,11 @@ def run_sql(path: Path, statement: str) -> list[tuple[object, ...]]:
     """Looks at the file from outside."""
     with closing(sqlite3.connect(path, timeout=1.0)) as conn, conn:
         return conn.execute(statement).fetchall()
+
+
+def modes(directory: Path) -> dict[str, int]:
+    """Who may do what with each file in a directory."""
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
 
 
 async def test_a_letter_comes_back_as_it_was(store: SqlDeadLetters) -> None:
@@ -307,10 +313,12 @@ async def test_names_no_database_takes_do_not_stop_the_writer(store: SqlDeadLett
     assert (await store.list(LetterFilter(user="x?y?z")))[0].request_id == "a"
 
 
-async def test_without_bodies_no_request_reaches_the_disk(tmp_path: Path) -> None:
-    """With redaction on the prompt is nowhere in the files."""
-    store = SqlDeadLetters(sqlite_url(tmp_path / "dead.db"), keep_bodies=False)
+async def test_only_its_owner_can_read_the_file(tmp_path: Path) -> None:
+    """Prompts lie in the database and in the files SQLite puts beside it: nobody else on the machine reads them."""
+    store = SqlDeadLetters(sqlite_url(tmp_path / "dead.db"))
     await store.open()
     store.add(letter("a", body=b"MARKER-4711"))
+    assert await store.flush()
+
+    assert modes(tmp_path) == dict.fromkeys(("dead.db", "dead.db-shm", "dead.db-wal"), 0o600)
     await store.close()
-    assert run_sql(tmp_path / "dead.db", "SELECT request_id, body FROM dead_letters") == [("a", None)]

@@ -221,8 +221,8 @@ class Gateway:
 
     def _bury(self, letter: DeadLetter, now: float) -> None:
         body: object = getattr(letter.request.payload, "body", None) if self._keep_prompts else None
-        stored = letter_of(letter, self._wall() - (now - letter.died), body if isinstance(body, bytes) else None)
-        self.dead_letters.add(stored if self._keep_prompts else replace(stored, body=None))
+        died_at = self._wall() - (now - letter.died)
+        self.dead_letters.add(letter_of(letter, died_at, body if isinstance(body, bytes) else None))
 
     def _wake_at(self, when: float | None, now: float) -> None:
         if self._wake is not None:

@@ -12,7 +12,6 @@ from typing import Protocol
 
 from headrace.model import AnswerForm, AttemptRecord, DeadLetter, ServiceClass, Usage
 from headrace.wire.frames import Frame
-from headrace.wire.openai import OpenAICall
 
 CAPACITY = 1000
 """Most dead letters kept unless configured otherwise."""
@@ -86,14 +85,12 @@ class StoredLetter:
         return len(self.body or b"") + len(self.detail) + 256 * len(self.attempts) + _LETTER_COST
 
 
-def letter_of(letter: DeadLetter, died_at: float, body: bytes | None = None) -> StoredLetter:
+def letter_of(letter: DeadLetter, died_at: float, body: bytes | None) -> StoredLetter:
     """What is kept of the scheduler's `letter`, which died at the wall-clock time `died_at`.
 
-    `body` is what a replay will send; without it that is the body of the call the request carries, if it carries one.
+    `body` is what a replay will send; None where prompts are not kept.
     """
     request, flow = letter.request, letter.request.flow
-    if body is None and isinstance(request.payload, OpenAICall):
-        body = request.payload.body
     return StoredLetter(
         request_id=request.id,
         reason=letter.reason,

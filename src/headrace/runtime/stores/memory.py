@@ -79,8 +79,8 @@ class MemoryDeadLetters:
 
     degraded = False
 
-    def __init__(self, capacity: int = CAPACITY, *, max_bytes: int = MAX_BYTES, keep_bodies: bool = True) -> None:
-        self.ring = LetterRing(capacity, max_bytes=max_bytes, keep_bodies=keep_bodies)
+    def __init__(self, capacity: int = CAPACITY, *, max_bytes: int = MAX_BYTES) -> None:
+        self.ring = LetterRing(capacity, max_bytes=max_bytes)
 
     @property
     def count(self) -> int:

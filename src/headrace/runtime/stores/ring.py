@@ -35,7 +35,7 @@ class LetterIds:
 class LetterRing:
     """At most `capacity` letters of `max_bytes` bytes in all. Synchronous, for one thread.
 
-    Without `keep_bodies` the requests themselves are not kept, and cannot be replayed.
+    Raises ValueError for a capacity below 1.
     """
 
     def __init__(
@@ -43,14 +43,12 @@ class LetterRing:
         capacity: int = CAPACITY,
         *,
         max_bytes: int = MAX_BYTES,
-        keep_bodies: bool = True,
         ids: LetterIds | None = None,
     ) -> None:
         if capacity < 1:
             raise ValueError("a ring of dead letters holds at least one")
         self._capacity = capacity
         self._max_bytes = max_bytes
-        self._keep_bodies = keep_bodies
         self._ids = ids or LetterIds()
         self._shed: OrderedDict[int, StoredLetter] = OrderedDict()
         self._failed: OrderedDict[int, StoredLetter] = OrderedDict()
@@ -64,7 +62,7 @@ class LetterRing:
     def add(self, letter: StoredLetter) -> StoredLetter:
         """Keeps a letter; returns it with its id. One larger than the whole ring is kept without its body."""
         letter = replace(letter, id=self._ids.next(letter.died_at))
-        if letter.size > self._max_bytes or not self._keep_bodies:
+        if letter.size > self._max_bytes:
             letter = replace(letter, body=None)
         self._shelf(letter)[letter.id] = letter
         self.bytes += letter.size

@@ -12,6 +12,7 @@ the database can be read.
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -46,7 +47,8 @@ def sqlite_url(path: str | Path) -> URL:
 class SqlDeadLetters:
     """Keeps dead letters at `url`, at most `capacity` of them with `max_bytes` bytes in all.
 
-    `open` starts the writer; what is added before is written then. Without `keep_bodies` requests are not kept.
+    `open` starts the writer; what is added before is written then. A SQLite file that is not there yet is made readable
+    by its owner only, since prompts will lie in it; SQLite makes the files beside it alike.
     """
 
     def __init__(
@@ -55,14 +57,13 @@ class SqlDeadLetters:
         *,
         capacity: int = CAPACITY,
         max_bytes: int = MAX_BYTES,
-        keep_bodies: bool = True,
         retry: float = RETRY,
     ) -> None:
         self._capacity = capacity
         self._max_bytes = max_bytes
         self._retry = retry
         self._ids = LetterIds()
-        self._pending = LetterRing(capacity, keep_bodies=keep_bodies, ids=self._ids)
+        self._pending = LetterRing(capacity, ids=self._ids)
         self._engine = create_async_engine(url, hide_parameters=True)
         if self._engine.dialect.name == "sqlite":
             event.listen(self._engine.sync_engine, "connect", _tune_sqlite)
@@ -199,6 +200,7 @@ class SqlDeadLetters:
         """Under the lock. True when nothing waits any more."""
         try:
             if not self._prepared or self.degraded:
+                _make_private(self._engine.url)
                 self._ids.beyond(await self._change(_first_contact))
                 self._prepared = True
             while batch := self._pending.oldest(BATCH):
@@ -262,6 +264,13 @@ async def _first_contact(conn: AsyncConnection) -> int:
     """Makes the database ready; returns the greatest id in use."""
     await letter_table.prepare(conn)
     return await letter_table.greatest_id(conn)
+
+
+def _make_private(url: URL) -> None:
+    """Make the file of a SQLite database that has one and is not there. Where that fails, its first use will tell."""
+    if url.get_backend_name() == "sqlite" and url.database and url.database != ":memory:":
+        with suppress(OSError):
+            os.close(os.open(url.database, os.O_WRONLY | os.O_CREAT, 0o600))
 
 
 def _tune_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
