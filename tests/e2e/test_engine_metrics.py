@@ -94,8 +94,10 @@ async def shares(gateway: Front, *engines: Metered) -> tuple[int, ...]:
     for number in range(12):
         asked.append(asyncio.create_task(gateway.client.ask(chat(f"hi {number}", stream=True))))
         await gateway.until(
-            lambda: sum(gateway.instance(name).in_flight for name in names) == len(asked)
-            and not any(gateway.instance(name).unstarted_tokens for name in names),
+            lambda: (
+                sum(gateway.instance(name).in_flight for name in names) == len(asked)
+                and not any(gateway.instance(name).unstarted_tokens for name in names)
+            ),
             "the engine has begun to answer",
         )
     found = tuple(gateway.instance(name).in_flight for name in names)
