@@ -150,6 +150,10 @@ def test_addresses_have_one_spelling(written: Written, address: str, clean: str)
         ),
         ("[{engine: echo, models: [a, a]}]", "instances[0]: the model 'a' is named twice"),
         ("[{engine: vllm}]", "instances[0]: an instance with the engine vllm needs an address"),
+        (
+            "[{engine: ollama, address: 'http://h', forward_priority: true}]",
+            "instances[0]: forward_priority is for vllm and sglang; ollama has no priorities",
+        ),
         ('[{engine: echo, address: "http://h"}]', "instances[0]: the echo engine is built in and has no address"),
         ('[{address: "h:80"}]', "instances[0].address: the address must begin with http:// or https://"),
         (

@@ -94,6 +94,8 @@ class Instance:
     api_key_env: str | None = None
     metrics: str | None = None
     """Where its own metrics are: a path at its address, or a URL; None: the engine's usual place."""
+    forward_priority: bool = False
+    """The engine is told how urgent each request is, in its own field and polarity."""
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
 
 

@@ -50,6 +50,36 @@ def test_a_caller_without_headers_is_anonymous_and_normal() -> None:
 
 
 @pytest.mark.parametrize(
+    ("headers", "priority", "expected"),
+    [
+        ({}, None, "normal"),
+        ({}, 0, "normal"),
+        ({}, -5, "interactive"),
+        ({}, 2**63, "batch"),
+        ({"x-headrace-priority": "1"}, None, "interactive"),
+        ({"x-headrace-priority": "3"}, 9, "interactive"),
+        ({"x-headrace-priority": "4"}, None, "normal"),
+        ({"x-headrace-priority": " 7 "}, -1, "normal"),
+        ({"x-headrace-priority": "8"}, None, "batch"),
+        ({"x-headrace-priority": "10"}, -1, "batch"),
+        ({"x-headrace-priority": "1", "x-headrace-class": "batch"}, -1, "batch"),
+        ({"x-headrace-class": "normal"}, 3, "normal"),
+    ],
+)
+def test_numbers_say_the_class_too(headers: dict[str, str], priority: int | None, expected: str) -> None:
+    """1 to 3, 4 to 7, 8 to 10 in the header; below, at and above 0 in the body; the class itself counts first."""
+    assert flow_of(Headers(headers), None, priority).service_class.value == expected
+
+
+@pytest.mark.parametrize("value", ["0", "11", "-1", "1.5", "high", "", "٣", "9" * 30])
+def test_a_priority_that_does_not_exist_is_refused(value: str) -> None:
+    """The message says what can be chosen."""
+    with pytest.raises(InvalidRequest, match="from 1") as refused:
+        flow_of(Headers({"x-headrace-priority": value}))
+    assert refused.value.fault.param == "x-headrace-priority"
+
+
+@pytest.mark.parametrize(
     "name", ["x-headrace-user", "x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"]
 )
 def test_each_user_header_counts_before_the_body(name: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.model import Cause, Engine, Instance, Usage
+from headrace.model import Cause, Engine, Instance, ServiceClass, Usage
 from headrace.wire.adapters import EngineRequest, adapter_for
 from headrace.wire.openai import OpenAICall, parse
 from tests.wire.answers import chat_call, completion_call, recorded
@@ -69,6 +69,28 @@ def test_usage_is_asked_for_on_every_stream(given: dict[str, Any], sent: dict[st
     for call in (chat_call(**given), completion_call(**given)):
         assert json.loads(encode(call, "smollm2").body)["stream_options"] == sent
     assert "stream_options" not in json.loads(encode(parse("chat", RAW), "m").body)
+
+
+@pytest.mark.parametrize("engine", WIRED)
+def test_a_clients_priority_reaches_only_engines_that_know_it(engine: Engine) -> None:
+    """vLLM and SGLang get the very number; servers that refuse unknown fields never see it."""
+    known = engine in (Engine.VLLM, Engine.SGLANG)
+    for stream in (False, True):
+        call = chat_call(priority=-7, stream=stream)
+        sent = json.loads(adapter_for(engine).encode(call, instance(engine), call.model, None).body)
+        assert sent.get("priority") == (-7 if known else None)
+
+
+@pytest.mark.parametrize(
+    ("engine", "sent"),
+    [(Engine.VLLM, (-1, 0, 1)), (Engine.SGLANG, (1, 0, -1)), (Engine.OPENAI, (None, None, None))],
+)
+def test_a_class_is_told_in_the_engines_own_polarity(engine: Engine, sent: tuple[int | None, ...]) -> None:
+    """Interactive, normal, batch: vLLM: lowest first, SGLang: highest. The client's own gives way."""
+    told = replace(instance(engine), forward_priority=True)
+    for call in (chat_call(), chat_call(priority=5)):
+        bodies = [adapter_for(engine).encode(call, told, "m", None, service).body for service in ServiceClass]
+        assert tuple(json.loads(body).get("priority") for body in bodies) == sent
 
 
 @pytest.mark.parametrize("engine", WIRED)

@@ -224,11 +224,12 @@ def test_one_different_thing_is_a_different_request(change: dict[str, object]) -
 
 
 def test_what_does_not_change_the_words_does_not_count() -> None:
-    """Order of keys, blanks, escapes, stream, user and metadata do not count; scope and endpoint do."""
+    """Order of keys, blanks, escapes, stream, user, metadata, priority do not count; scope and endpoint do."""
     call = parse("chat", b'{"model":"m","messages":[{"role":"user","content":"h\\u0069"}],"seed":1}')
     same = parse(
         "chat",
         b'{ "seed": 1, "stream": true, "stream_options": {"include_usage": true}, "user": "u", "metadata": {"a": 1},\n'
+        b' "priority": -1,'
         b' "messages": [ {"content": "hi", "role": "user"} ], "model": "m"}',
     )
     assert fingerprint(call, "t") == fingerprint(same, "t")
@@ -237,6 +238,13 @@ def test_what_does_not_change_the_words_does_not_count() -> None:
     plain = parse("completions", b'{"model":"m","prompt":"x","input":"x"}')
     vectors = parse("embeddings", b'{"model":"m","prompt":"x","input":"x"}')
     assert fingerprint(plain, "t") != fingerprint(vectors, "t")
+
+
+@pytest.mark.parametrize(("given", "read"), [(0, 0), (-3, -3), (True, None), ("high", None), (1.5, None), (None, None)])
+def test_a_priority_is_read_where_it_is_a_whole_number(given: object, read: int | None) -> None:
+    """Anything else is some engine's own field and none of the gateway's business."""
+    assert parse("chat", body(priority=given)).priority == read
+    assert parse("chat", body()).priority is None
 
 
 def test_large_seeds_stay_apart() -> None:

@@ -12,6 +12,8 @@ from headrace.model import Engine, Instance, ServedModel, Tier
 
 EngineName = Literal["openai", "vllm", "llamacpp", "sglang", "tgi", "tensorrt", "ollama", "echo"]
 
+_KNOWS_PRIORITY = ("vllm", "sglang")
+
 DEFAULT_WINDOW_TOKENS = 2048
 """Prompt tokens a local engine may hold un-started: about one prefill step of a large one, so that it never idles and
 never builds a queue of its own."""
@@ -74,6 +76,10 @@ class InstanceSection(Section):
         default=None,
         description="Where its own metrics are: a path, or a URL if on another port (Triton's); null: the usual place.",
     )
+    forward_priority: bool = Field(
+        default=False,
+        description="Tell vllm or sglang each request's class as its priority; they must schedule by it.",
+    )
     metadata: dict[str, str] = Field(default_factory=dict, description="Free labels.")
 
     @field_validator("address")
@@ -87,6 +93,10 @@ class InstanceSection(Section):
             raise ValueError(f"an instance with the engine {self.engine} needs an address")
         if self.engine == "echo" and self.address:
             raise ValueError("the echo engine is built in and has no address")
+        if self.forward_priority and self.engine not in _KNOWS_PRIORITY:
+            raise ValueError(
+                f"forward_priority is for {' and '.join(_KNOWS_PRIORITY)}; {self.engine} has no priorities"
+            )
         names = [entry.name for entry in self.models]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -113,6 +123,7 @@ class InstanceSection(Section):
             weight=self.weight,
             api_key_env=self.api_key_env,
             metrics=self.metrics,
+            forward_priority=self.forward_priority,
             metadata=self.metadata,
         )
 

@@ -87,6 +87,7 @@ class _Exchange:
         "_adapter",
         "_body",
         "_call",
+        "_class",
         "_connection",
         "_decoder",
         "_done",
@@ -116,6 +117,7 @@ class _Exchange:
         self._adapter = adapter
         self._call = call
         self._model = dispatch.upstream_model
+        self._class = dispatch.request.flow.service_class
         self._whole = dispatch.request.form is AnswerForm.WHOLE
         self._port = port
         self._pulse = pulse
@@ -138,7 +140,7 @@ class _Exchange:
         self._key, self._timeouts, self._wall = key, timeouts, wall
         self._since = self._last_beat = loop.time()
         try:
-            request = self._adapter.encode(self._call, self._instance, self._model, key)
+            request = self._adapter.encode(self._call, self._instance, self._model, key, self._class)
         except InvalidRequest as error:
             self._finish(Outcome(Cause.REJECTED, fault=error.fault, detail="the engine cannot do what is asked"))
             return

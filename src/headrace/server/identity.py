@@ -27,15 +27,20 @@ _SESSION_HEADERS = ("x-session-id", "x-claude-code-session-id")
 _ID_HEADERS = ("x-request-id", "x-correlation-id", "x-trace-id", "request-id")
 _ID = re.compile(r"[A-Za-z0-9._:@=+/-]{1,128}")
 _WALL_CLOCK_FROM = 1e9
+_LAST_URGENT, _LAST_NORMAL, _LAST_RANK = 3, 7, 10
+"""Ends of the ranges of `x-headrace-priority` that mean interactive, normal and batch."""
 
 
-def flow_of(exchange: Exchange, user: str | None = None) -> Flow:
-    """The caller's place in the share tree; `user` is what the body says.
+def flow_of(exchange: Exchange, user: str | None = None, priority: int | None = None) -> Flow:
+    """The caller's place in the share tree; `user` and `priority` are what the body says.
 
-    Raises InvalidRequest for a class that does not exist.
+    The class is that of `x-headrace-class`, else that of `x-headrace-priority` (1 first, 10 last), else that of the
+    body's `priority` (vLLM's: below 0 interactive, 0 normal, above batch), else normal.
+
+    Raises InvalidRequest for a class or a priority header that does not exist.
     """
     name = _first(exchange, _USER_HEADERS) or clean(user or "") or ANONYMOUS
-    return Flow(_class_of(exchange), TENANT, name, _first(exchange, _SESSION_HEADERS))
+    return Flow(_class_of(exchange, priority), TENANT, name, _first(exchange, _SESSION_HEADERS))
 
 
 def request_id_of(exchange: Exchange) -> str:
@@ -87,15 +92,33 @@ def _chance() -> Random:
     return Random(secrets.token_bytes(32))
 
 
-def _class_of(exchange: Exchange) -> ServiceClass:
+def _class_of(exchange: Exchange, priority: int | None) -> ServiceClass:
     value = exchange.header("x-headrace-class")
     if value is None:
-        return ServiceClass.NORMAL
+        asked = exchange.header("x-headrace-priority")
+        return _by_sign(priority or 0) if asked is None else _by_rank(asked)
     try:
         return ServiceClass(value.strip().lower())
     except ValueError:
         message = f"x-headrace-class must be one of {', '.join(ServiceClass)}."
         raise InvalidRequest(invalid_request(message, param="x-headrace-class")) from None
+
+
+def _by_sign(priority: int) -> ServiceClass:
+    if priority == 0:
+        return ServiceClass.NORMAL
+    return ServiceClass.INTERACTIVE if priority < 0 else ServiceClass.BATCH
+
+
+def _by_rank(asked: str) -> ServiceClass:
+    text = asked.strip()
+    rank = int(text) if text.isascii() and text.isdecimal() and len(text) <= 2 else 0
+    if not 1 <= rank <= _LAST_RANK:
+        message = f"x-headrace-priority takes a whole number from 1 (first) to {_LAST_RANK} (last)."
+        raise InvalidRequest(invalid_request(message, param="x-headrace-priority"))
+    if rank <= _LAST_URGENT:
+        return ServiceClass.INTERACTIVE
+    return ServiceClass.NORMAL if rank <= _LAST_NORMAL else ServiceClass.BATCH
 
 
 def _first(exchange: Exchange, names: Sequence[str]) -> str:

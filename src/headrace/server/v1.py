@@ -107,7 +107,7 @@ class DataPath:
         exchange.on_drain = reply.resume
 
     def _request(self, request_id: str, exchange: Exchange, call: OpenAICall) -> Request:
-        flow = flow_of(exchange, call.user)
+        flow = flow_of(exchange, call.user, call.priority)
         shared, look_up, remember = self._sharing(exchange, call)
         return Request(
             id=request_id,

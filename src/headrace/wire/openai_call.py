@@ -28,7 +28,7 @@ _ENDPOINTS = {
 """The endpoints, and the fields that make up the prompt."""
 
 _REFUSED = ("api_base", "api_key", "base_url")
-_HARMLESS = frozenset({"stream", "stream_options", "user", "metadata"})
+_HARMLESS = frozenset({"stream", "stream_options", "user", "metadata", "priority"})
 """Fields that do not change the answer's words."""
 
 
@@ -50,6 +50,8 @@ class OpenAICall:
     prompt_tokens: int
     """Estimated, at least 1."""
     body: bytes = field(repr=False)
+    priority: int | None = None
+    """The body's `priority` where it is a whole number: vLLM's field, lower first, 0 by default."""
 
 
 def parse(endpoint: str, body: bytes) -> OpenAICall:
@@ -80,6 +82,7 @@ def parse(endpoint: str, body: bytes) -> OpenAICall:
         user=_text(fields, "user"),
         prompt_tokens=max(1, characters // 4 + tokens),
         body=body,
+        priority=_priority(fields),
     )
 
 
@@ -154,6 +157,12 @@ def _text(fields: JsonObject, name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         _refuse(f"'{name}' must be a string.", name)
     return value
+
+
+def _priority(fields: JsonObject) -> int | None:
+    """The field is no part of OpenAI's API: what is no whole number belongs to an engine that knows it."""
+    value = fields.get("priority")
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _include_usage(fields: JsonObject) -> bool:

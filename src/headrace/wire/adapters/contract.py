@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from headrace.model import Instance, Outcome, Usage
+from headrace.model import Instance, Outcome, ServiceClass, Usage
 from headrace.wire.frames import Frame
 from headrace.wire.openai_call import OpenAICall
 
@@ -48,8 +48,17 @@ class Decoder(Protocol):
 class Adapter(Protocol):
     """An engine's dialect. Stateless: one for all instances of the engine."""
 
-    def encode(self, call: OpenAICall, instance: Instance, upstream_model: str, key: str | None) -> EngineRequest:
+    def encode(
+        self,
+        call: OpenAICall,
+        instance: Instance,
+        upstream_model: str,
+        key: str | None,
+        service_class: ServiceClass = ServiceClass.NORMAL,
+    ) -> EngineRequest:
         """The request for the engine. `key` is the instance's own; nothing of the client's headers is in it.
+
+        `service_class` is told to the engine as a priority if the instance says so and the engine knows priorities.
 
         Raises:
             InvalidRequest: the engine has no way to do what the call asks.

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import msgspec
 
-from headrace.model import Cause, Instance, Outcome, Usage
+from headrace.model import Cause, Instance, Outcome, ServiceClass, Usage
 from headrace.wire.adapters import ollama_request
 from headrace.wire.adapters.contract import Decoder, EngineRequest
 from headrace.wire.adapters.ollama_stream import OllamaDecoder
@@ -40,13 +40,20 @@ _EMBEDDINGS = msgspec.json.Decoder(_Embeddings)
 class OllamaAdapter:
     """Ollama's dialect."""
 
-    def encode(self, call: OpenAICall, instance: Instance, upstream_model: str, key: str | None) -> EngineRequest:
+    def encode(
+        self,
+        call: OpenAICall,
+        instance: Instance,
+        upstream_model: str,
+        key: str | None,
+        service_class: ServiceClass = ServiceClass.NORMAL,
+    ) -> EngineRequest:
         """The call in Ollama's words; see `ollama_request` for what is refused.
 
         Raises:
             InvalidRequest: Ollama cannot do what the call asks, and leaving it out would change the answer.
         """
-        del instance  # the API stands at the root of every Ollama
+        del instance, service_class  # the API stands at the root of every Ollama, and knows no priorities
         if call.endpoint == "chat":
             path, body = "/api/chat", ollama_request.chat(call, upstream_model)
         elif call.endpoint == "completions":

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from headrace.model import Instance, Outcome
+from headrace.model import Instance, Outcome, ServiceClass
 from headrace.wire.adapters.addresses import api_path, is_api_root
 from headrace.wire.adapters.contract import Decoder, EngineRequest
 from headrace.wire.openai_call import OpenAICall
@@ -21,17 +21,31 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class OpenAIAdapter:
     """OpenAI's own dialect: bodies go through with the model renamed and usage asked for.
 
-    `health_path` is the engine's own health check; None asks for the list of models.
+    Args:
+        health_path: the engine's own health check; None asks for the list of models.
+        urgent: what the engine's `priority` of an urgent request is, -1 or 1; 0: it knows no such field, and servers
+            that know OpenAI's fields only refuse a request that has it.
     """
 
-    def __init__(self, health_path: str | None = None) -> None:
+    def __init__(self, health_path: str | None = None, urgent: int = 0) -> None:
         self._health_path = health_path
+        self._urgent = urgent
 
-    def encode(self, call: OpenAICall, instance: Instance, upstream_model: str, key: str | None) -> EngineRequest:
+    def encode(
+        self,
+        call: OpenAICall,
+        instance: Instance,
+        upstream_model: str,
+        key: str | None,
+        service_class: ServiceClass = ServiceClass.NORMAL,
+    ) -> EngineRequest:
         """The client's body; a field that needs no change keeps the very bytes the client wrote."""
         accept = "text/event-stream" if call.stream else "application/json"
         path = api_path(instance.address, _PATHS[call.endpoint])
-        return EngineRequest("POST", path, headers(key, accept), _body(call, upstream_model))
+        priority = call.priority if self._urgent else None
+        if instance.forward_priority and self._urgent:
+            priority = self._urgent * (ServiceClass.NORMAL.rank - service_class.rank)
+        return EngineRequest("POST", path, headers(key, accept), _body(call, upstream_model, priority))
 
     def decoder(self, call: OpenAICall, upstream_model: str) -> Decoder:
         """For the answer to a call with `stream`."""
@@ -67,12 +81,16 @@ def headers(key: str | None, accept: str, *, has_body: bool = True) -> tuple[tup
     return tuple(fields)
 
 
-def _body(call: OpenAICall, upstream_model: str) -> bytes:
+def _body(call: OpenAICall, upstream_model: str, priority: int | None) -> bytes:
     """`call.body` itself if nothing is to be changed; else its top-level values put together again, unread."""
     asks = call.stream and not call.include_usage
-    if upstream_model == call.model and not asks:
+    if upstream_model == call.model and not asks and priority == call.priority:
         return call.body
     fields: dict[str, object] = {**_FIELDS.decode(call.body), "model": upstream_model}
+    if priority is not None:
+        fields["priority"] = priority
+    elif call.priority is not None:
+        del fields["priority"]
     if asks:
         given = fields.get("stream_options")
         options = _FIELDS.decode(given) if isinstance(given, msgspec.Raw) and bytes(given) != b"null" else {}

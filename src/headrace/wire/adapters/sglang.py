@@ -1,4 +1,7 @@
-"""SGLang's OpenAI-compatible server. Its `/health` is 503 while the scheduler does not answer."""
+"""SGLang's OpenAI-compatible server. Its `/health` is 503 while the scheduler does not answer.
+
+With `--enable-priority-scheduling` the highest `priority` goes first, unlike vLLM's.
+"""
 
 from __future__ import annotations
 
@@ -6,5 +9,5 @@ from headrace.wire.adapters.openai import OpenAIAdapter
 
 
 def sglang() -> OpenAIAdapter:
-    """OpenAI's dialect with SGLang's health check."""
-    return OpenAIAdapter(health_path="/health")
+    """OpenAI's dialect with SGLang's health check and priorities."""
+    return OpenAIAdapter(health_path="/health", urgent=1)
