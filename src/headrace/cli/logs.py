@@ -1,4 +1,8 @@
-"""Where log lines go: standard error, for people or for machines."""
+"""Where log lines go: standard error, for people or for machines.
+
+Everything becomes lines of one kind, also what libraries and the rooms without structlog say through `logging`. Stack
+traces show places, never the values of variables: those hold prompts and keys.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +13,33 @@ import structlog
 
 
 def configure(level: str, form: str) -> None:
-    """Log to standard error from `level` on; `form` is console, json, or auto: console on a terminal."""
-    console = form == "console" or (form == "auto" and sys.stderr.isatty())
-    last: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if console else structlog.processors.JSONRenderer()
-    )
+    """Log to standard error from `level` on; `form` is console, json, or auto: console on a terminal.
+
+    Libraries are heard from warnings on.
+    """
+    threshold = logging.getLevelNamesMapping()[level.upper()]
+    first: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    last = _rendering(console=form == "console" or (form == "auto" and sys.stderr.isatty()))
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            last,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        processors=[*first, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    handler = logging.StreamHandler(sys.stderr)
+    without_record = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=first, processors=[without_record, *last])
+    )
+    logging.basicConfig(level=max(threshold, logging.WARNING), handlers=[handler], force=True)
+    logging.getLogger("headrace").setLevel(threshold)
+
+
+def _rendering(*, console: bool) -> list[structlog.typing.Processor]:
+    if console:
+        plain = structlog.dev.plain_traceback
+        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
