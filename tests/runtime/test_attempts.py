@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from headrace.errors import InvalidRequest
 from headrace.model import AnswerForm, Cause, Dispatch, Engine, Flow, Instance, Outcome, Request
 from headrace.runtime.attempts import HttpBackend
 from headrace.runtime.backend import Running, Timeouts
@@ -190,14 +191,13 @@ async def test_nobody_listens() -> None:
 
 @virtually
 async def test_what_an_engine_cannot_do_is_refused_at_once() -> None:
-    """Told inside `start`, without a connection: the caller learns which field it is."""
+    """Raised by `start`, without a connection: the caller learns which field it is."""
     async with asking(steps.cut()) as place:
         notes = Notes()
-        place.start(notes, kind=Engine.OLLAMA, logprobs=True)
-        assert notes.outcome is not None
-        assert notes.outcome.cause is Cause.REJECTED
-        assert notes.outcome.fault is not None
-        assert notes.outcome.fault.param == "logprobs"
+        with pytest.raises(InvalidRequest) as caught:
+            place.start(notes, kind=Engine.OLLAMA, logprobs=True)
+        assert caught.value.fault.param == "logprobs"
+        assert notes.heard == []
         assert place.engine.connections == 0
 
 

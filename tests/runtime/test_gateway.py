@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.settings import QueueSettings, RecoverySettings, Settings
+from headrace.errors import InvalidRequest, invalid_request
 from headrace.model import AnswerForm, CacheResult, Cause, Ending, Outcome
 from headrace.runtime.backend import Port
 from headrace.runtime.relay import AnswerHead
@@ -114,6 +115,24 @@ async def test_every_attempt_may_fail_inside_start() -> None:
     assert len({attempt.dispatch.instance.id for attempt in bench.engines.attempts}) == 3
     assert [ending for ending, _ in caller.endings] == [Ending.INFERENCE_FAILURE]
     assert bench.letters.count == 1
+    bench.assert_empty()
+
+
+@on_virtual_time
+async def test_what_a_backend_cannot_be_asked_is_the_callers_fault() -> None:
+    """One attempt, told in the backend's words, blamed on nobody else and no dead letter."""
+    bench = Bench(instances=2)
+    refusal = invalid_request("This engine cannot do 'logprobs'.", param="logprobs")
+
+    def unable(_: Attempt) -> None:
+        raise InvalidRequest(refusal)
+
+    bench.engines.script = unable
+    caller, _ = bench.ask("a")
+
+    assert caller.endings == [(Ending.REJECTED, refusal)]
+    assert len(bench.engines.attempts) == 1
+    assert bench.letters.count == 0
     bench.assert_empty()
 
 

@@ -23,6 +23,7 @@ from headrace.errors import (
     UpstreamError,
 )
 from headrace.model import Arrived, BreakerState, CacheResult, Decision, Event, ServiceClass
+from headrace.runtime.openai_worker import OpenAIWorker
 from headrace.runtime.pipeline import Pipeline
 from headrace.runtime.prompts import PromptAnswer, PromptRequest
 from headrace.runtime.worker_errors import WorkerError
@@ -254,6 +255,16 @@ async def test_work_is_spread_over_workers() -> None:
         await asyncio.gather(*(pipe.submit(ask(f"{n}")) for n in range(12)))
     assert [model.calls for model in models] == [4, 4, 4]
     assert asyncio.get_running_loop().time() == pytest.approx(2.0)
+
+
+@on_virtual_time
+async def test_a_prompt_no_server_takes_is_its_callers_fault(caplog: pytest.LogCaptureFixture) -> None:
+    """It is refused without a call, and without a word in the log: it is no mistake of the gateway's."""
+    async with Pipeline(OpenAIWorker("http://127.0.0.1:9", model="m"), retries=0) as pipe:
+        with pytest.raises(InvalidRequest, match="max_completion_tokens"):
+            await pipe.submit(ask(max_tokens=0))
+        assert not pipe.dlq.drain()
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(

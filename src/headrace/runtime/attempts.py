@@ -1,9 +1,6 @@
-"""One attempt at one instance: from the order to dispatch to the outcome.
+"""One attempt at one instance over HTTP: from the order to dispatch to the outcome. `backend` describes the seam.
 
-`Backend` is the seam: `HttpBackend` asks an engine over HTTP, `workers.WorkerBackend` runs a Python callable. Both
-push what comes into a `Port` and end it with exactly one outcome, unless they were aborted.
-
-Timeouts of an HTTP attempt, each finite: connect (in the upstream client); first token, from the start to the
+Timeouts, each finite: connect (in the upstream client); first token, from the start to the
 first content, streams only; idle, between reads once the answer flows, which pings reset; attempt, over all. A reader
 that cannot keep up is no silence of the engine. Silence is measured by a count of reads looked at a few times per
 idle time, so that no clock is read per chunk; it is noticed at most an eighth later than it should.
@@ -16,7 +13,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from headrace.errors import InvalidRequest
 from headrace.model import AnswerForm, Cause, Dispatch, Outcome
 from headrace.runtime.backend import Port, Running, Timeouts
 from headrace.runtime.client import Client, Connection
@@ -60,7 +56,7 @@ class HttpBackend:
         """Signs of life of each instance, by id."""
 
     def start(self, dispatch: Dispatch, port: Port) -> Running:
-        """Send the request to `dispatch.instance`."""
+        """Send the request to `dispatch.instance`. Raises InvalidRequest for what its engine cannot do."""
         call = dispatch.request.payload
         if not isinstance(call, OpenAICall):
             raise TypeError("an HTTP engine takes OpenAI calls")
@@ -139,11 +135,7 @@ class _Exchange:
         loop = asyncio.get_running_loop()
         self._key, self._timeouts, self._wall = key, timeouts, wall
         self._since = self._last_beat = loop.time()
-        try:
-            request = self._adapter.encode(self._call, self._instance, self._model, key, self._class)
-        except InvalidRequest as error:
-            self._finish(Outcome(Cause.REJECTED, fault=error.fault, detail="the engine cannot do what is asked"))
-            return
+        request = self._adapter.encode(self._call, self._instance, self._model, key, self._class)
         self._connection = upstream.open(self._instance.address, request, self, timeouts.connect)
         self._watch(loop)
 

@@ -46,7 +46,7 @@ class Backend(Protocol):
     """Carries out attempts."""
 
     def start(self, dispatch: Dispatch, port: Port) -> Running:
-        """Begin; returns at once."""
+        """Begin; returns at once. Raises InvalidRequest for what cannot be asked of the engine at all."""
         ...
 
 

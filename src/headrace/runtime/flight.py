@@ -5,12 +5,11 @@ The gateway says when an attempt is sent and when it is broken off; the attempt 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 
-import structlog
-
-from headrace.errors import internal_error
+from headrace.errors import InvalidRequest, internal_error
 from headrace.model import (
     CacheResult,
     Cause,
@@ -29,7 +28,7 @@ from headrace.runtime.relay import AnswerHead, Relay
 from headrace.runtime.stores import Answer
 from headrace.wire.frames import Frame
 
-_log = structlog.get_logger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Flight:
@@ -57,8 +56,11 @@ class Flight:
         port = self._port = _Port(self._step, self, dispatch)
         try:
             running = backend.start(dispatch, port)
+        except InvalidRequest as error:
+            port.finished(Outcome(Cause.REJECTED, detail="the engine cannot do what is asked", fault=error.fault))
+            return
         except Exception:  # noqa: BLE001 - an attempt's outer edge: a backend's mistake ends this attempt only
-            _log.exception("attempt not started", instance=dispatch.instance.id)
+            _log.exception("attempt not started at %s", dispatch.instance.id)
             port.finished(Outcome(Cause.PROTOCOL, detail="internal error", fault=internal_error()))
             return
         if not port.over:

@@ -68,6 +68,7 @@ class OpenAIBackend:
         """Send the prompt.
 
         Raises:
+            InvalidRequest: the prompt cannot be asked, for a name or a bound that no server takes.
             TypeError: the payload is no prompt.
         """
         payload: object = dispatch.request.payload
