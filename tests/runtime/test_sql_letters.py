@@ -230,11 +230,11 @@ async def test_a_directory_that_is_not_there_only_degrades(tmp_path: Path) -> No
         assert await store.claim(youngest.id) is not None
         assert await store.claim(youngest.id) is None
         assert (store.degraded, store.count) == (True, 2)
-    assert [entry["event"] for entry in logs] == ["dead_letters_degraded"]
+    assert [entry["event"] for entry in logs] == ["dead letters cannot be written"]
     path.parent.mkdir()
     with capture_logs() as logs:
         assert await store.flush()
-    assert [entry["event"] for entry in logs] == ["dead_letters_restored"]
+    assert [entry["event"] for entry in logs] == ["dead letters are written again"]
     assert not store.degraded
     assert [each.claimed for each in await store.list(EVERYTHING)] == [True, False]
     await store.close()

@@ -189,7 +189,7 @@ class SqlDeadLetters:
             try:
                 written = await self.flush()
             except Exception:  # noqa: BLE001 - the task's outer edge: letters are still taken in
-                _log.exception("dead_letters_writer_failed")
+                _log.exception("dead letters: the writer failed")
                 written = False
             if not written:
                 with suppress(TimeoutError):
@@ -234,7 +234,7 @@ class SqlDeadLetters:
         self._stored = stored
         if self.degraded:
             self.degraded = False
-            _log.info("dead_letters_restored")
+            _log.info("dead letters are written again")
         return result
 
     async def _read(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
@@ -250,7 +250,7 @@ class SqlDeadLetters:
         if not self.degraded:
             self.degraded = True
             cause = error.orig if isinstance(error, DBAPIError) else error
-            _log.warning("dead_letters_degraded", error=type(cause).__name__, detail=str(cause))
+            _log.warning("dead letters cannot be written", error=type(cause).__name__, detail=str(cause))
 
 
 class _Unusable(Exception):
