@@ -28,8 +28,8 @@ from headrace.core.fleet import Fleet, Pool
 from headrace.core.planting import PlantTree
 from headrace.core.recovery import Recovery
 from headrace.core.routing import Router
-from headrace.core.settings import Settings
-from headrace.core.share_view import position, spread
+from headrace.core.settings import Settings, Strategy
+from headrace.core.share_view import places, position, spread
 from headrace.core.ticket import Call, State, Ticket
 from headrace.model import (
     Arrived,
@@ -79,6 +79,7 @@ class Scheduler:
         self._dispatcher = Dispatcher(settings, self._book, self._fleet, self._accounts, router, recovery.budget)
         self._endings = Endings(settings, self._book, self._dispatcher, self._accounts, recovery)
         self._door = Door(settings, self._book, self._fleet, self._dispatcher, self._accounts, self._endings)
+        self._prefixes = settings.routing.strategy is Strategy.FAIR_LOAD
         self._announced: float | None = None
         self._drain_until: float | None = None
 
@@ -140,6 +141,21 @@ class Scheduler:
                 place = position(call.pool.tree.root, call.entry)
                 found.append((ticket.request.id, place, call.pool.drains_in(place)))
         return found
+
+    def places(self) -> dict[str, tuple[int, float]]:
+        """Every waiting request as (position, seconds until it is expected to start) by its id; O(q log q)."""
+        found: dict[str, tuple[int, float]] = {}
+        for pool in self._fleet.pools():
+            for call, place in places(pool.tree.root):
+                start = pool.drains_in(place)
+                for ticket in call.members:
+                    found[ticket] = (place, start)
+        return found
+
+    def weighs_prefix(self, model: str) -> bool:
+        """Whether it can matter for a request to `model` who has read the beginning of its prompt before."""
+        pool = self._fleet.pool(model)
+        return self._prefixes and pool is not None and len(pool.members) > 1
 
     # ------------------------------------------------------------------ facts
 
