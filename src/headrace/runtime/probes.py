@@ -23,6 +23,7 @@ from headrace.model import Cause, Engine, Instance, Probed
 from headrace.runtime.attempts import Pulse
 from headrace.runtime.client import Client
 from headrace.runtime.failures import Failure, UpstreamFailed
+from headrace.runtime.watches import Watches
 from headrace.wire.adapters import EngineRequest, adapter_for
 from headrace.wire.openai import parse
 
@@ -75,30 +76,19 @@ class Prober:
         self._settings = settings
         self._pulse = pulse
         self._random = random
-        self._tasks: dict[str, tuple[Instance, asyncio.Task[None]]] = {}
+        self._watches = Watches(self._keep_checking)
         self._up: dict[str, bool] = {}
         self._life: dict[str, _Life] = {}
 
     def watch(self, instances: Iterable[Instance]) -> None:
         """Check exactly these from now on; each at once, then at every interval."""
-        wanted = {i.id: i for i in instances if i.engine not in (Engine.ECHO, Engine.WORKER)}
-        for known, (instance, task) in list(self._tasks.items()):
-            if wanted.get(known) != instance:
-                task.cancel()
-                del self._tasks[known]
-                self._life.pop(known, None)
-                self._up.pop(known, None)
-        for name, instance in wanted.items():
-            if name not in self._tasks:
-                self._tasks[name] = (instance, asyncio.create_task(self._keep_checking(instance)))
+        for gone in self._watches.keep(i for i in instances if i.engine not in (Engine.ECHO, Engine.WORKER)):
+            self._life.pop(gone, None)
+            self._up.pop(gone, None)
 
     async def close(self) -> None:
         """Stop all checks."""
-        tasks = [task for _, task in self._tasks.values()]
-        self._tasks.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._watches.close()
 
     async def _keep_checking(self, instance: Instance) -> None:
         every, count, failed_deep = self._settings.deep_every, 0, False

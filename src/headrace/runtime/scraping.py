@@ -20,6 +20,7 @@ import structlog
 from headrace.model import EngineReport, Instance, Reported, Tier
 from headrace.runtime.client import Client
 from headrace.runtime.failures import UpstreamFailed
+from headrace.runtime.watches import Watches
 from headrace.wire.engine_metrics import LARGEST_PAGE, Previous, metrics_requests, read_metrics, reports_metrics
 
 _PATIENCE = 3
@@ -59,26 +60,15 @@ class Scraper:
         self._secrets = secrets
         self._settings = settings
         self._random = random
-        self._tasks: dict[str, tuple[Instance, asyncio.Task[None]]] = {}
+        self._watches = Watches(self._keep_polling)
 
     def watch(self, instances: Iterable[Instance]) -> None:
         """Poll from now on those of `instances` that are local and of a kind that has metrics, and no others."""
-        wanted = {i.id: i for i in instances if i.tier is Tier.LOCAL and i.address and reports_metrics(i.engine)}
-        for known, (instance, task) in list(self._tasks.items()):
-            if wanted.get(known) != instance:
-                task.cancel()
-                del self._tasks[known]
-        for name, instance in wanted.items():
-            if name not in self._tasks:
-                self._tasks[name] = (instance, asyncio.create_task(self._keep_polling(instance)))
+        self._watches.keep(i for i in instances if i.tier is Tier.LOCAL and i.address and reports_metrics(i.engine))
 
     async def close(self) -> None:
         """Stop all polls."""
-        tasks = [task for _, task in self._tasks.values()]
-        self._tasks.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._watches.close()
 
     async def _keep_polling(self, instance: Instance) -> None:
         source = _Source(instance, self._secrets.get(instance.id), self._settings)
