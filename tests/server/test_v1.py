@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 
 from headrace import errors
 from headrace.model import AnswerForm, Ending, Flow, ServiceClass
-from headrace.server.settings import DedupMode, DedupScope, ServerSettings
+from headrace.runtime.sharing import DedupMode, DedupScope
+from headrace.server.settings import ServerSettings
 from tests.server.fakes import CHAT, WHOLE, FakeGateway, FakeReply, front_door, instance_view
 
 COLD = {**CHAT, "temperature": 0}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.model import Instance, ServedModel
+from headrace.model import Instance
 
 
 def match(instance: Instance, model: str) -> str | None:
@@ -13,21 +13,21 @@ def match(instance: Instance, model: str) -> str | None:
     best: tuple[bool, int] | None = None
     upstream: str | None = None
     for served in instance.models:
-        caught = _caught(served, model)
-        if caught is None:
+        stands_for = caught(served.name, model)
+        if stands_for is None:
             continue
         rank = ("*" not in served.name, len(served.name) - served.name.count("*"))
         if best is None or rank > best:
             best = rank
-            upstream = model if served.upstream is None else served.upstream.replace("*", caught, 1)
+            upstream = model if served.upstream is None else served.upstream.replace("*", stands_for, 1)
     return upstream
 
 
-def _caught(served: ServedModel, model: str) -> str | None:
-    """What the first `*` of the pattern stands for ("" for an exact name), or None when it does not match."""
-    head, star, tail = served.name.partition("*")
+def caught(pattern: str, model: str) -> str | None:
+    """What the first `*` of `pattern` stands for ("" for an exact name), or None when `model` does not match it."""
+    head, star, tail = pattern.partition("*")
     if not star:
-        return "" if served.name == model else None
+        return "" if pattern == model else None
     if not model.startswith(head) or len(model) < len(head) + len(tail.replace("*", "")):
         return None
     rest = model[len(head) :]

@@ -233,17 +233,17 @@ class Pipeline:
         deadline: float | None,
     ) -> None:
         """Hand `prompt`, which was made of `asked`, to the gateway."""
-        full = self._sharing.mode == "full"
+        full, flow = self._sharing.mode == "full", _flow(asked)
         request = Request(
             id=asked.request_id or next(self._names),
-            flow=_flow(asked),
+            flow=flow,
             model=prompt.model,
             endpoint=ENDPOINT,
             prompt_tokens=prompt.tokens,
             output_cap=prompt.max_tokens,
             form=form,
             deadline=deadline,
-            fingerprint=self._sharing.fingerprint(asked, prompt),
+            fingerprint=self._sharing.fingerprint(flow, prompt),
             look_up=full,
             remember=full,
             payload=prompt if prompt is asked else Prepared(prompt, asked),

@@ -1,9 +1,10 @@
-"""Which requests of the library share an answer."""
+"""Which requests share an answer, and among whom."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
+from headrace.model import Flow
 from headrace.runtime.prompts import PromptRequest, fingerprint
 
 DedupMode: TypeAlias = Literal["off", "in_flight", "full"]
@@ -13,22 +14,24 @@ DedupScope: TypeAlias = Literal["global", "tenant", "user", "session"]
 
 
 class Sharing(NamedTuple):
-    """The choice made for a pipeline."""
+    """The choice made for a pipeline of the library."""
 
     mode: DedupMode
     scope: DedupScope
 
-    def fingerprint(self, asked: PromptRequest, prompt: PromptRequest) -> bytes | None:
-        """What identifies the answer to `prompt` among those `asked` may share; None: none."""
-        return None if self.mode == "off" else fingerprint(prompt, self._scope(asked))
+    def fingerprint(self, flow: Flow, prompt: PromptRequest) -> bytes | None:
+        """What identifies the answer to `prompt` among those that `flow` may share; None: it shares none."""
+        return None if self.mode == "off" else fingerprint(prompt, scope_key(self.scope, flow))
 
-    def _scope(self, asked: PromptRequest) -> str:
-        match self.scope:
-            case "global":
-                return ""
-            case "tenant":
-                return asked.tenant
-            case "user":
-                return f"{asked.tenant}\0{asked.user}"
-            case "session":
-                return f"{asked.tenant}\0{asked.user}\0{asked.session}"
+
+def scope_key(scope: DedupScope, flow: Flow) -> str:
+    """What those who may share an answer with `flow` have in common, and nobody else."""
+    match scope:
+        case "global":
+            return ""
+        case "tenant":
+            return flow.tenant
+        case "user":
+            return f"{flow.tenant}\0{flow.user}"
+        case "session":
+            return f"{flow.tenant}\0{flow.user}\0{flow.session}"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-DedupMode = Literal["off", "in_flight", "full"]
-DedupScope = Literal["tenant", "global", "user", "session"]
+from headrace.runtime.sharing import DedupMode, DedupScope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,5 +25,9 @@ class ServerSettings:
     """off: nothing is shared; in_flight: identical running requests are one call; full: answers are kept as well."""
     dedup_scope: DedupScope = "tenant"
     """Who may share an answer with whom."""
+    queue_note_after: float = 5.0
+    """A stream that waits longer than this begins, and is told its place; 0: never."""
+    queue_note_every: float = 5.0
+    """Seconds between two such words."""
     drain_grace: float = 30.0
     """What the running requests get when the process is told to stop."""

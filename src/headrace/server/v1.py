@@ -9,8 +9,10 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
+from headrace.core.naming import caught
 from headrace.errors import Fault, HeadraceError, model_not_found
-from headrace.model import AnswerForm, Flow, Request
+from headrace.model import AnswerForm, Request
+from headrace.runtime.sharing import scope_key
 from headrace.server.answers import AnswerWriter, Closing
 from headrace.server.exchange import Exchange, Handler
 from headrace.server.identity import deadline_of, flow_of, new_id, request_id_of
@@ -58,7 +60,7 @@ class DataPath:
     def model(self, exchange: Exchange) -> None:
         """`GET /v1/models/{id}`: whether a request for that name would be served."""
         asked = exchange.params.get("id", "")
-        if any(_matches(name, asked) for name in self._names()):
+        if asked and any(caught(name, asked) is not None for name in self._names()):
             answer_json(exchange, 200, model_body(asked, self._created))
         else:
             refuse(exchange, model_not_found(asked))
@@ -118,7 +120,7 @@ class DataPath:
             output_cap=call.output_cap,
             form=AnswerForm.STREAM if call.stream else AnswerForm.WHOLE,
             deadline=deadline_of(exchange, call.stream, self._clock(), self._wall()),
-            fingerprint=fingerprint(call, self._scope(flow)) if shared else None,
+            fingerprint=fingerprint(call, scope_key(self._settings.dedup_scope, flow)) if shared else None,
             look_up=look_up,
             remember=remember,
             payload=call,
@@ -138,17 +140,6 @@ class DataPath:
             return False, False, False
         keeps = self._settings.dedup == "full" and call.deterministic
         return True, keeps and "no-cache" not in directives, keeps
-
-    def _scope(self, flow: Flow) -> str:
-        match self._settings.dedup_scope:
-            case "global":
-                return ""
-            case "tenant":
-                return f"{flow.tenant}"
-            case "user":
-                return f"{flow.tenant}\n{flow.user}"
-            case "session":
-                return f"{flow.tenant}\n{flow.user}\n{flow.session}"
 
     def _first_look(self) -> float:
         """The running loop's clock, looked up once."""
@@ -182,20 +173,3 @@ class DataPath:
             instance=head.instance if head is not None else None,
             attempts=head.attempts if head is not None else 0,
         )
-
-
-def _matches(name: str, model: str) -> bool:
-    """Whether `model` is `name`, in which each `*` stands for any text."""
-    head, *pieces = name.split("*")
-    if not pieces:
-        return name == model
-    tail = pieces.pop()
-    if not model.startswith(head) or not model.endswith(tail) or len(model) < len(head) + len(tail):
-        return False
-    at, end = len(head), len(model) - len(tail)
-    for piece in pieces:
-        found = model.find(piece, at, end)
-        if found < 0:
-            return False
-        at = found + len(piece)
-    return bool(model)
