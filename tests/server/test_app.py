@@ -7,7 +7,7 @@ import json
 import pytest
 from prometheus_client import Counter
 
-from headrace.server.health import installed_version
+from headrace import __version__
 from tests.server.fakes import CHAT, FakeGateway, front_door, instance_view
 
 
@@ -102,7 +102,7 @@ async def test_health_shows_instances_and_queue_but_no_users() -> None:
         answer = await client.get("/health")
         health = json.loads(answer.body)
         assert health["status"] == "ok"
-        assert health["version"] == installed_version()
+        assert health["version"] == __version__
         assert health["queue"] == {"waiting": 1, "size": 512, "by_class": {"batch": 1}}
         assert health["instances"][0]["id"] == "a"
         assert health["instances"][0]["breaker"] == "closed"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed
+
+from headrace import __version__
 
 
 def version() -> None:
@@ -13,8 +13,5 @@ def version() -> None:
 
 
 def number() -> str:
-    """The version of headrace that is installed here."""
-    try:
-        return installed("headrace")
-    except PackageNotFoundError:
-        return "(not installed)"
+    """The version of headrace."""
+    return __version__

@@ -8,24 +8,15 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from headrace import __version__
 from headrace.model import Snapshot
 from headrace.server.exchange import Exchange
 from headrace.server.ports import GatewayPort
 from headrace.server.refusals import answer_json
-
-
-def installed_version() -> str:
-    """headrace's version, or "unknown" when it runs without having been installed."""
-    try:
-        return version("headrace")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 class Health:
@@ -50,14 +41,12 @@ class Health:
     def health(self, exchange: Exchange) -> None:
         """`GET /health`."""
         snapshot = self._gateway.snapshot()
-        body = msgspec.json.encode(
-            {"status": self._status(snapshot), "version": installed_version(), **_view(snapshot)}
-        )
+        body = msgspec.json.encode({"status": self._status(snapshot), "version": __version__, **_view(snapshot)})
         answer_json(exchange, 200, body, _FRESH)
 
     def version(self, exchange: Exchange) -> None:
         """`GET /version`."""
-        answer_json(exchange, 200, msgspec.json.encode({"version": installed_version()}))
+        answer_json(exchange, 200, msgspec.json.encode({"version": __version__}))
 
     def metrics(self, exchange: Exchange) -> None:
         """`GET /metrics`."""
