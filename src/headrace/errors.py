@@ -1,7 +1,7 @@
 """What can go wrong, by whose fault it is.
 
-Inside headrace a failure is a value (`Fault`) that travels in decisions and ends up as an error body in the caller's dialect.
-The library raises it as an exception:
+Inside headrace a failure is a value (`Fault`) that travels in decisions and ends up as an error body in the caller's
+dialect. The library raises it as an exception:
 
     HeadraceError
     ├── CallerError          the caller asked for something that cannot be given
