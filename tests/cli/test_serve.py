@@ -32,7 +32,7 @@ def test_a_port_in_use_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("HEADRACE_CONFIG", raising=False)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(Refused, match=rf"cannot listen on 127\.0\.0\.1:{port} \("):
+        with pytest.raises(Refused, match=rf"cannot listen on 127\.0\.0\.1:{port} \(.*--port"):
             serve(engine="echo", port=port)
 
 

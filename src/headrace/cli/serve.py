@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -90,7 +91,8 @@ def _run(config: Config, sample: str, journal: Journal | None, *, talk: bool) ->
         listener = listen(server.host, server.port)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise Refused(f"cannot listen on {server.host}:{server.port} ({reason})") from error
+        taken = "; another port is chosen with --port, 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
+        raise Refused(f"cannot listen on {server.host}:{server.port} ({reason}){taken}") from error
     url = base_url(server.host, listener.getsockname()[1])
     print("\n".join(invitation(url, sample)), flush=True)
     if talk:
