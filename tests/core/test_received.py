@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.received import Received, jain
+from headrace.core.received import Received
 from headrace.core.settings import Settings
 from headrace.model import AnswerForm, Flow, Reported, ServiceClass, Woke
 from tests.core.script import Stage, arrive, begun, done, engine
@@ -41,16 +41,6 @@ def test_bounded_however_many_users(users: int) -> None:
         received.add(_flow(str(number)), 1.0, 0.0)
     assert len(received) <= 10_000
     assert list(received.top(1, 0.0)) == ["acme/heavy"]
-
-
-@given(st.lists(st.floats(0.0, 1e6), max_size=20))
-def test_jain_is_between_one_nth_and_one(shares: list[float]) -> None:
-    """1 for equal shares, 1/n when one has all; None where there is nothing to compare."""
-    index = jain(shares)
-    if index is None:
-        assert len(shares) < 2 or not any(share * share for share in shares)
-    else:
-        assert 1 / len(shares) - 1e-9 <= index <= 1 + 1e-9
 
 
 def test_the_snapshot_tells_who_was_served_and_how_far_apart_they_are() -> None:

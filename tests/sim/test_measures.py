@@ -7,7 +7,7 @@ import math
 import pytest
 
 from headrace.model import Ending, Flow
-from headrace.sim.measures import jain, measure, quantile, service_difference, water_fill
+from headrace.sim.measures import evenness, measure, quantile, service_difference
 from headrace.sim.record import InstanceLedger, Record, UserLedger, Visit
 from headrace.sim.scenario import Machine, Scenario
 
@@ -43,17 +43,10 @@ def test_quantiles_are_values_that_occurred() -> None:
     assert math.isnan(quantile([], 0.5))
 
 
-def test_jain_is_one_for_equals_and_one_nth_for_a_monopoly() -> None:
-    """The index does not care about scale."""
-    assert jain([5, 5, 5]) == 1.0
-    assert jain([9, 0, 0]) == pytest.approx(1 / 3)
-    assert jain([2, 1]) == jain([200, 100]) == 0.9
-
-
-def test_water_fills_small_demands_first() -> None:
-    """Nobody gets more than he asks; what is left is shared equally by the others."""
-    assert water_fill([1, 10, 10], 9) == [1, 4, 4]
-    assert water_fill([3, 1], 100) == [3, 1]
+def test_who_is_alone_is_served_evenly() -> None:
+    """A measure of one user, or of nothing, must not spoil a median over seeds."""
+    assert evenness([7]) == evenness([0, 0]) == 1.0
+    assert evenness([2, 1]) == 0.9
 
 
 def test_who_still_waits_counts_with_the_time_so_far() -> None:
@@ -104,5 +97,5 @@ def test_outputs_weigh_twice_and_max_min_sees_the_starved() -> None:
         run.visits += (visit("a", 1), visit("b", 1))
     found = measure(run)
     assert found["max_min"] == pytest.approx(0.5)
-    assert found["jain"] == pytest.approx(jain([150, 50]))
+    assert found["jain"] == pytest.approx(evenness([150, 50]))
     assert found["output_rate[a]"] == 0.75

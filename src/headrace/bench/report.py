@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headrace.bench.fairness import jain, jain_max_min, percentile
+from headrace.bench.fairness import jain_max_min
 from headrace.bench.patterns import User
 from headrace.bench.run import Alone, Plan
 from headrace.bench.tally import UNFINISHED, Tally
+from headrace.yardsticks import jain, percentile
 
 BACKLOGGED = 0.5
 """A user who waited for something at least this part of the time wanted more than he got."""

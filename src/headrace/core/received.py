@@ -10,11 +10,12 @@ O(1) and nothing has to be aged one by one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from heapq import nlargest
 from math import exp
 
 from headrace.model import Flow
+from headrace.yardsticks import jain
 
 MINUTE = 60.0
 """Seconds in which a charge fades to 37 %."""
@@ -56,7 +57,7 @@ class Received:
     def jain(self, users: Collection[tuple[str, str]]) -> float | None:
         """Jain's index of what these users were served in the last minute; None: fewer than two, or nothing yet.
 
-        1: all alike; 1/n: one of n has it all. (Jain, Chiu, Hawe, DEC-TR-301, 1984.)
+        See `yardsticks`.
         """
         return jain(max(0.0, self._users.get(user, 0.0)) for user in users)
 
@@ -64,13 +65,3 @@ class Received:
         fade = exp(max(-700.0, (self._since - now) / MINUTE))
         self._users = {key: left for key, charged in self._users.items() if (left := charged * fade) > 1e-3}
         self._since = now
-
-
-def jain(shares: Iterable[float]) -> float | None:
-    """Jain's index of some shares; None: fewer than two, or all of them 0."""
-    count, total, squares = 0, 0.0, 0.0
-    for share in shares:
-        count += 1
-        total += share
-        squares += share * share
-    return total * total / (count * squares) if count > 1 and squares else None

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, combinations
-from math import ceil
 
 from headrace.core.settings import FairnessSettings
 from headrace.model import Ending
 from headrace.sim.record import Record, UserLedger, Visit
+from headrace.yardsticks import jain, max_min_shares, percentile
 
 FLOOR_SECONDS = 60
 """A group's share of the service is looked at over windows of this length."""
@@ -49,24 +49,13 @@ def _label(key: str, group: str) -> str:
 def quantile(values: Iterable[float], part: float) -> float:
     """The least value that at least `part` of all values do not exceed; nan of nothing."""
     ordered = sorted(values)
-    return ordered[max(0, ceil(part * len(ordered)) - 1)] if ordered else float("nan")
+    return percentile(ordered, part) if ordered else float("nan")
 
 
-def jain(shares: Sequence[float]) -> float:
-    """(sum x)^2 / (n sum x^2): 1 when all are equal, 1/n when one has everything."""
-    squares = sum(share * share for share in shares)
-    return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
-
-
-def water_fill(demands: Sequence[float], capacity: float) -> list[float]:
-    """The max-min fair division of `capacity`: nobody gets more than he asks, the rest is shared equally."""
-    granted = [0.0] * len(demands)
-    left = capacity
-    order = sorted(range(len(demands)), key=lambda index: demands[index])
-    for place, index in enumerate(order):
-        granted[index] = min(demands[index], left / (len(order) - place))
-        left -= granted[index]
-    return granted
+def evenness(shares: Sequence[float]) -> float:
+    """Jain's index; 1 where there is nobody to compare with, or nothing."""
+    index = jain(shares)
+    return 1.0 if index is None else index
 
 
 def first_token(visit: Visit, end: float) -> float:
@@ -176,8 +165,8 @@ def _fairness(record: Record) -> dict[str, float]:
     start, group = int(record.scenario.warm_up), record.scenario.contenders
     rivals = [ledger for ledger in record.users.values() if not group or ledger.group == group]
     return {
-        "jain": jain([sum(weighted(ledger)[start:]) for ledger in rivals]),
-        "jain_gpu": jain([sum(ledger.gpu[start:]) for ledger in rivals]),
+        "jain": evenness([sum(weighted(ledger)[start:]) for ledger in rivals]),
+        "jain_gpu": evenness([sum(ledger.gpu[start:]) for ledger in rivals]),
         "service_difference": service_difference(rivals, start),
         "max_min": _max_min(record),
     }
@@ -210,8 +199,8 @@ def _max_min(record: Record) -> float:
     for visit in record.visits:
         if visit.first is None and visit.ending not in _FAILED:
             asked[visit.flow.user] += visit.prompt * _PRICES.prompt_price + visit.output * _PRICES.output_price
-    fair = water_fill(list(asked.values()), sum(got.values()))
-    return min((part / due for part, due in zip(got.values(), fair, strict=True) if due > 0), default=1.0)
+    fair = max_min_shares(asked, sum(got.values()))
+    return min((got[user] / due for user, due in fair.items() if due > 0), default=1.0)
 
 
 # --------------------------------------------------------------------------------------------- the machines
