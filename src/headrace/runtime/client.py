@@ -1,7 +1,7 @@
 """What the gateway wants of an HTTP client to the engines, and who takes what it brings.
 
 Two of them keep these promises: `direct_upstream.DirectUpstream`, the lean one, and `upstream.Upstream` on aiohttp for
-interpreters without httptools.
+interpreters without httptools. `new_client` makes the better one there is.
 """
 
 from __future__ import annotations
@@ -87,3 +87,14 @@ class Client(Protocol):
     async def close(self) -> None:
         """Aborts what is under way and closes every connection."""
         ...
+
+
+def new_client() -> Client:
+    """The leanest client that this interpreter can run."""
+    try:
+        from headrace.runtime.direct_upstream import DirectUpstream  # noqa: PLC0415 - needs httptools
+    except ImportError:
+        from headrace.runtime.upstream import Upstream  # noqa: PLC0415 - the slower one is not loaded in vain
+
+        return Upstream()
+    return DirectUpstream()

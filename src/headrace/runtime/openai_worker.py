@@ -1,7 +1,6 @@
 """A server that speaks OpenAI's API as a worker of the library: prompts go out as chat requests, text comes back.
 
-The attempt itself is that of the server: the same client, decoder, timeouts and verdicts. Needs aiohttp, as all of
-headrace that talks HTTP.
+The attempt itself is that of the server: the same client, decoder, timeouts and verdicts.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import msgspec
 from headrace.model import AnswerForm, Dispatch, Engine, Instance, Outcome
 from headrace.runtime.attempts import HttpBackend
 from headrace.runtime.backend import Port, Running, Timeouts
+from headrace.runtime.client import new_client
 from headrace.runtime.prompts import Prepared, PromptRequest
-from headrace.runtime.upstream import Upstream
 from headrace.wire.frames import Frame
 from headrace.wire.openai import OpenAICall, parse
 from headrace.wire.sse import SseReader
@@ -61,7 +60,7 @@ class OpenAIBackend:
         self._place = place
         self._model = model
         self._stream = stream
-        self._upstream = Upstream()
+        self._upstream = new_client()
         self._http = HttpBackend(self._upstream, {} if key is None else {place.id: key}, timeouts)
 
     def start(self, dispatch: Dispatch, port: Port) -> Running:
