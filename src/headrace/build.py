@@ -13,7 +13,7 @@ from headrace.core.scheduler import Scheduler
 from headrace.model import Engine, Flow, Instance, Request, Snapshot
 from headrace.runtime.attempts import HttpBackend
 from headrace.runtime.backend import Backend, Timeouts
-from headrace.runtime.client import Client
+from headrace.runtime.client import new_client
 from headrace.runtime.gateway import Gateway, Reply
 from headrace.runtime.journal import Journal
 from headrace.runtime.observe import Gauges, Metrics
@@ -36,7 +36,7 @@ class Headrace:
         self, config: Config, registry: CollectorRegistry, random: Random, journal: Journal | None = None
     ) -> None:
         self.instances: tuple[Instance, ...] = config.model_instances()
-        self._upstream = _client()
+        self._upstream = new_client()
         timeouts = Timeouts(
             connect=config.timeouts.connect,
             first_token=config.timeouts.first_token,
@@ -153,16 +153,6 @@ def exact_models(instances: Iterable[Instance]) -> tuple[str, ...]:
 def _cache(config: Config, random: Random) -> MemoryCache:
     dedup = config.dedup
     return MemoryCache(random, ttl=dedup.ttl_seconds, max_entries=dedup.max_entries, max_bytes=dedup.max_bytes)
-
-
-def _client() -> Client:
-    try:
-        from headrace.runtime.direct_upstream import DirectUpstream  # noqa: PLC0415 - needs httptools
-    except ImportError:
-        from headrace.runtime.upstream import Upstream  # noqa: PLC0415 - the slower one is not loaded in vain
-
-        return Upstream()
-    return DirectUpstream()
 
 
 def _dead_letters(config: Config) -> tuple[SqlDeadLetters | None, DeadLetters]:
