@@ -135,8 +135,20 @@ async def test_progress_is_told_now_and_then() -> None:
 
 
 @virtually
-async def test_progress_is_told_of_a_slow_stream_too() -> None:
-    """Tokens that come slowly are told at the latest when silence is looked for."""
+async def test_progress_of_a_slow_stream_is_told_while_it_is_slow() -> None:
+    """A token each 100 ms is told four times a second: a limit on how slow tokens may be has to hear of them."""
+    pause = steps.wait(lambda: later(0.1))
+    async with asking([step for _ in range(11) for step in (steps.chunk("x"), pause)] + [steps.hang()]) as place:
+        notes = Notes()
+        running = place.start(notes)
+        await notes.changes.until(lambda: notes.tokens == 10, 1.05, "ten of them are told")
+        running.abort()
+    assert notes.heard.count("progressed") == 3
+
+
+@virtually
+async def test_progress_is_told_of_a_stream_that_stops() -> None:
+    """The tokens before a silence are told at the latest when silence is looked for."""
     async with asking([steps.chunk("x"), steps.chunk("y"), steps.hang()], idle=60.0) as place:
         notes = Notes()
         running = place.start(notes)

@@ -26,7 +26,9 @@ _WHOLE_LIMIT = 32 * 1024 * 1024
 _REFUSAL_LIMIT = 64 * 1024
 """As much of an error body is read."""
 _LOOKS_PER_IDLE = 16
-_PROGRESS_TOKENS = 32
+_PROGRESS_TOKENS, _PROGRESS_SECONDS = 32, 0.25
+"""Progress is told when so many tokens have come, or some after so long: who is to protect others from slow tokens must
+hear of them while they are slow."""
 _LINGER_SECONDS = 1.0
 """After its terminal event a stream has this long to end, so that its connection can be used again."""
 
@@ -84,6 +86,7 @@ class _Exchange:
         "_body",
         "_call",
         "_class",
+        "_clock",
         "_connection",
         "_decoder",
         "_done",
@@ -98,6 +101,7 @@ class _Exchange:
         "_pulse",
         "_reads",
         "_reported",
+        "_reported_at",
         "_seen_reads",
         "_since",
         "_started",
@@ -134,7 +138,8 @@ class _Exchange:
         """Send the request."""
         loop = asyncio.get_running_loop()
         self._key, self._timeouts, self._wall = key, timeouts, wall
-        self._since = self._last_beat = loop.time()
+        self._clock = loop.time
+        self._since = self._last_beat = self._reported_at = loop.time()
         request = self._adapter.encode(self._call, self._instance, self._model, key, self._class)
         self._connection = upstream.open(self._instance.address, request, self, timeouts.connect)
         self._watch(loop)
@@ -182,7 +187,8 @@ class _Exchange:
             return
         if not self._pass(decoder.feed(data)):
             return
-        if decoder.tokens - self._reported >= _PROGRESS_TOKENS:
+        made = decoder.tokens - self._reported
+        if made and (made >= _PROGRESS_TOKENS or self._clock() - self._reported_at >= _PROGRESS_SECONDS):
             self._report(decoder.tokens)
         if decoder.ended:
             self._complete(clean=True)
@@ -234,6 +240,7 @@ class _Exchange:
         """Hand frames on; False: the last reader left while it was written to."""
         if frames and not self._started:
             self._started = True
+            self._reported_at = self._clock()
             self._port.started()
         for frame in frames:
             self._port.feed(frame)
@@ -241,7 +248,7 @@ class _Exchange:
 
     def _report(self, tokens: int) -> None:
         self._port.progressed(tokens - self._reported)
-        self._reported = tokens
+        self._reported, self._reported_at = tokens, self._clock()
 
     def _finish(self, outcome: Outcome) -> None:
         if not self._done:
