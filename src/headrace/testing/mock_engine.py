@@ -30,6 +30,8 @@ from headrace.testing.timing import QueueFull, Timing, TimingNumbers, TooLong
 from headrace.testing.vllm_metrics import CONTENT_TYPE, VllmMetrics
 
 _BODY_LIMIT = 64 * 1024 * 1024
+_BACKLOG = 2048
+"""Connections the kernel holds until they are accepted: a burst is for the queue to refuse, not for it."""
 
 
 class MockEngine:
@@ -107,7 +109,7 @@ class MockEngine:
         # A handler is cancelled when its client leaves: that is what frees its slot at once.
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.01)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port)
+        site = web.TCPSite(self._runner, self._host, self._port, backlog=_BACKLOG)
         await site.start()
         self._port = self._runner.addresses[0][1]
 
