@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli import Refused
+from headrace.cli.replies import DEFAULT_URL, Url
 
 if TYPE_CHECKING:
     from headrace.cli.talk import Message
@@ -22,13 +23,11 @@ Answer = Callable[["list[Message]"], AsyncIterator[str]]
 LONGEST_MEMORY = 100
 """Turns of a conversation that are sent along; older ones are forgotten."""
 
-DEFAULT_URL = "http://127.0.0.1:8080"
-
 
 def chat(
     message: Annotated[str | None, typer.Argument(help="One question; without it, a conversation begins.")] = None,
     *,
-    url: Annotated[str, typer.Option(help="Address of the gateway.", envvar="HEADRACE_URL")] = DEFAULT_URL,
+    url: Url = DEFAULT_URL,
     model: Annotated[str | None, typer.Option(help="Model to ask; else the first one the gateway lists.")] = None,
     user: Annotated[str | None, typer.Option(help="Whose share this is; else your login name.")] = None,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,

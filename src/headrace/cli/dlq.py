@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
 import sys
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli import Refused
+from headrace.cli.replies import DEFAULT_URL, Url
 
 if TYPE_CHECKING:
     from headrace.cli.replay import Answered, Plan
@@ -123,7 +123,7 @@ def replay(
     user: User = None,
     since: Since = None,
     limit: Limit = 1000,
-    url: Annotated[str, typer.Option(help="Address of the gateway.", envvar="HEADRACE_URL")] = "http://127.0.0.1:8080",
+    url: Url = DEFAULT_URL,
     model: Annotated[str | None, typer.Option(help="Ask this model instead of the one asked at first.")] = None,
     rate: Annotated[float, typer.Option(min=0.001, max=1000, help="Letters a second at most.")] = 1.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be sent.")] = False,
@@ -192,13 +192,12 @@ async def _replayed(path: Path, letters: tuple[StoredLetter, ...], plan: Plan) -
 
 def _tell(result: Answered) -> None:
     """The answer on standard output, trouble on standard error."""
+    from headrace.cli.letters import readable
+
     if not result.well:
         print(f"letter {result.letter.id}: {result.trouble}", file=sys.stderr)
         return
-    try:
-        answer: object = json.loads(result.body)
-    except ValueError:
-        answer = base64.b64encode(result.body).decode()
+    answer = readable(result.body)
     print(json.dumps({"id": result.letter.id, "request_id": result.letter.request_id, "answer": answer}), flush=True)
 
 

@@ -70,7 +70,7 @@ def letters_table(letters: Iterable[StoredLetter]) -> Table:
 
 def letter_json(letter: StoredLetter) -> str:
     """Everything that is kept of a letter, indented; the request as JSON where it is, else in base64."""
-    shown = {**asdict(letter), "died_at": moment(letter.died_at), "body": _body(letter.body)}
+    shown = {**asdict(letter), "died_at": moment(letter.died_at), "body": readable(letter.body)}
     return json.dumps(shown, indent=2, ensure_ascii=False)
 
 
@@ -93,7 +93,8 @@ def since(text: str | None, now: datetime) -> float | None:
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
-def _body(body: bytes | None) -> object:
+def readable(body: bytes | None) -> object:
+    """A body as it can be put into JSON: what it writes where it is JSON itself, else base64; None for none."""
     if body is None:
         return None
     try:

@@ -28,9 +28,6 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", "-c", help="YAML file; else HEADRACE_CONFIG, else none."),
 ]
-Url = Annotated[str, typer.Option(help="Address of a running gateway.", envvar="HEADRACE_URL")]
-
-DEFAULT_URL = "http://127.0.0.1:8080"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from headrace.cli import Refused
+from headrace.cli.replies import base_of, message_of
 from headrace.runtime.stores import DeadLetters, StoredLetter
 
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "embeddings": "/v1/embeddings"}
@@ -59,7 +60,7 @@ class Replay:
         self._store = store
         self._plan = plan
         self._pause = pause
-        self._url = plan.url.rstrip("/").removesuffix("/v1")
+        self._url = base_of(plan.url)
 
     async def run(self, letters: Sequence[StoredLetter], told: Callable[[Answered], None]) -> bool:
         """Send the letters, oldest first, and tell of each; whether all were answered.
@@ -108,7 +109,7 @@ class Replay:
                 await self._pause(min(LONGEST_PAUSE, max(2.0**attempt, asked)))
         if status == 200:
             return Answered(letter, status, answer)
-        return Answered(letter, status, trouble=_message(answer) or f"answered {status}")
+        return Answered(letter, status, trouble=message_of(answer) or f"answered {status}")
 
     async def _post(
         self, session: aiohttp.ClientSession, letter: StoredLetter, body: bytes
@@ -158,13 +159,3 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
 
 def _seconds(value: str | None) -> float:
     return float(value) if value is not None and value.isdecimal() and len(value) <= 9 else 0.0
-
-
-def _message(answer: bytes) -> str:
-    try:
-        body: object = json.loads(answer)
-    except ValueError:
-        return ""
-    error = body.get("error") if isinstance(body, dict) else None
-    message = error.get("message") if isinstance(error, dict) else None
-    return message if isinstance(message, str) else ""

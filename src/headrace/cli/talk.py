@@ -11,6 +11,7 @@ from uuid import uuid4
 import aiohttp
 
 from headrace.cli import Refused
+from headrace.cli.replies import base_of, message_in, message_of
 from headrace.wire.sse import SseReader
 
 LONGEST_REPLY_BYTES = 1024 * 1024
@@ -30,7 +31,7 @@ class Gateway:
     """A running gateway, as a client of its API sees it. `waiting` is told the place in the queue, 1 being next."""
 
     def __init__(self, url: str, user: str, *, waiting: Callable[[int], None], poll_seconds: float = 1.0) -> None:
-        self._url = url.rstrip("/").removesuffix("/v1")
+        self._url = base_of(url)
         self._headers = {"x-headrace-user": user}
         self._waiting = waiting
         self._poll_seconds = poll_seconds
@@ -123,7 +124,7 @@ def _piece(data: bytes) -> str:
     if not isinstance(chunk, dict):
         return ""
     if "error" in chunk:
-        raise Refused(_message(chunk) or "the answer broke off")
+        raise Refused(message_in(chunk) or "the answer broke off")
     choices = chunk.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     delta = first.get("delta") if isinstance(first, dict) else None
@@ -138,16 +139,7 @@ def _entries(body: object) -> list[dict[str, object]]:
 
 
 def _told(data: bytes, response: aiohttp.ClientResponse) -> str:
-    try:
-        message = _message(json.loads(data))
-    except ValueError:
-        message = ""
+    message = message_of(data)
     again = response.headers.get("retry-after", "")
     wait = f" (try again in {again} s)" if again.isdecimal() else ""
     return (message or f"the gateway answered {response.status}") + wait
-
-
-def _message(body: object) -> str:
-    error = body.get("error") if isinstance(body, dict) else None
-    message = error.get("message") if isinstance(error, dict) else None
-    return message if isinstance(message, str) else ""
