@@ -20,6 +20,7 @@ from headrace.runtime.workers import EchoWorker, Speech, WorkerBackend, WorkerLi
 from headrace.testing import on_virtual_time
 from headrace.wire.openai import parse
 from tests.runtime.gatherer import Gatherer, asked
+from tests.runtime.virtual import later
 
 PROMPT = PromptRequest("one two three")
 
@@ -107,6 +108,18 @@ async def test_progress_is_told() -> None:
 
     port = await run(talks)
     assert 96 <= port.tokens <= 125
+
+
+@on_virtual_time
+async def test_progress_of_a_slow_worker_is_told_while_it_is_slow() -> None:
+    """A token each 100 ms: what came is told within a quarter of a second, long before there are 32."""
+
+    async def talks(prompt: PromptRequest) -> AsyncIterator[str]:
+        for _ in range(11):
+            yield "four"
+            await later(0.1)
+
+    assert (await run(talks)).tokens == 10
 
 
 @pytest.mark.parametrize(

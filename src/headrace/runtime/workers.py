@@ -29,7 +29,8 @@ from headrace.wire.openai import OpenAICall
 
 ANSWER_LIMIT = 32 * 1024 * 1024
 """Longest answer, in characters."""
-_PROGRESS_TOKENS = 32
+_PROGRESS_TOKENS, _PROGRESS_SECONDS = 32, 0.25
+"""Progress is told when so many tokens have come, or some after so long."""
 _BREATH = 64
 """Pieces after which an iterator that never waits lets others have a turn."""
 
@@ -136,6 +137,7 @@ class _Attempt:
         "_since",
         "_started",
         "_task",
+        "_told_at",
         "_until",
     )
 
@@ -146,7 +148,7 @@ class _Attempt:
         self._rendering: Rendering = PlainText()
         self._pieces = self._characters = self._reported = 0
         self._started = self._done = False
-        self._since = self._until = 0.0
+        self._since = self._until = self._told_at = 0.0
         self._pausing: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         # Not at once: whoever dispatches is in the middle of carrying out orders, and others may still join.
@@ -280,10 +282,11 @@ class _Attempt:
             raise WorkerError(f"An answer has at most {ANSWER_LIMIT} characters.", status=502)
         if text:
             self._feed(self._rendering.piece(text))
-        tokens = self._characters // CHARACTERS_PER_TOKEN
-        if tokens - self._reported >= _PROGRESS_TOKENS:
-            self._port.progressed(tokens - self._reported)
-            self._reported = tokens
+        made = self._characters // CHARACTERS_PER_TOKEN - self._reported
+        if made >= _PROGRESS_TOKENS or (made > 0 and self._since - self._told_at >= _PROGRESS_SECONDS):
+            self._port.progressed(made)
+            self._reported += made
+            self._told_at = self._since
 
     def _succeed(self) -> None:
         if self._done:
@@ -295,6 +298,7 @@ class _Attempt:
     def _feed(self, frames: Sequence[Frame]) -> None:
         if frames and not self._started:
             self._started = True
+            self._told_at = self._since
             self._port.started()
         for frame in frames:
             self._port.feed(frame)
