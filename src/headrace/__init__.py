@@ -11,6 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headrace.core.limits import LimitRule
+    from headrace.core.settings import LimitSettings
     from headrace.errors import (
         CallerError,
         CapacityError,
@@ -49,6 +51,8 @@ __all__ = [
     "EchoWorker",
     "HeadraceError",
     "LimitExceeded",
+    "LimitRule",
+    "LimitSettings",
     "LoadBalancedWorker",
     "OpenAIWorker",
     "Pipeline",
@@ -81,6 +85,8 @@ _HOMES = {
     "CircuitBreaker": "headrace.runtime.wrappers.circuit_breaker",
     "Deduplicator": "headrace.runtime.wrappers.deduplicator",
     "EchoWorker": "headrace.runtime.workers",
+    "LimitRule": "headrace.core.limits",
+    "LimitSettings": "headrace.core.settings",
     "LoadBalancedWorker": "headrace.runtime.wrappers.load_balanced",
     "OpenAIWorker": "headrace.runtime.openai_worker",
     "Pipeline": "headrace.runtime.pipeline",
