@@ -103,6 +103,25 @@ def test_export_leaves_and_drain_removes(file: Path, capsys: pytest.CaptureFixtu
     assert run(capsys, "list", "--db", str(file))[1] == "no dead letters\n"
 
 
+def test_what_was_exported_is_taken_in_elsewhere(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Into a file that is made for it, requests included, each as a new letter; a broken line takes in nothing."""
+    moved, lines = tmp_path / "moved.db", tmp_path / "letters.ndjson"
+    lines.write_text(run(capsys, "drain", "--db", str(file))[1])
+
+    assert run(capsys, "import", str(lines), "--db", str(moved)) == (0, "took in 3 letters\n", "")
+    kept = [json.loads(line) for line in run(capsys, "export", "--db", str(moved))[1].splitlines()]
+    sent = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [{**one, "id": 0} for one in kept] == [{**one, "id": 0} for one in reversed(sent)]
+
+    lines.write_text(lines.read_text() + "{no letter}\n")
+    code, _, err = run(capsys, "import", str(lines), "--db", str(moved))
+    assert (code, err.startswith(f"headrace: {lines}: line 4: ")) == (2, True)
+    assert len(run(capsys, "export", "--db", str(moved))[1].splitlines()) == 3
+    assert run(capsys, "import", str(tmp_path / "none"), "--db", str(moved))[0] == 2
+
+
 def test_a_missing_file_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Looking creates nothing."""
     absent = tmp_path / "absent.db"

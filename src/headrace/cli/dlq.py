@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 dlq = typer.Typer(help="Dead letters: requests that were accepted and could not be answered.", no_args_is_help=True)
 
 MOST_LETTERS = 1_000_000
-"""Bound on what one command reads; stores keep far fewer."""
+"""Bound on what one command reads or takes in; gateways keep far fewer."""
 
 Db = Annotated[Path | None, typer.Option(help="SQLite file of the dead letters; else the configuration's.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file; else HEADRACE_CONFIG.")]
@@ -109,6 +110,36 @@ def drain(*, db: Db = None, config: ConfigOption = None) -> None:
             return await store.delete(letter.id for letter in free)
 
     print(f"removed {asyncio.run(work())} letters", file=sys.stderr)
+
+
+@dlq.command("import")
+def import_letters(
+    file: Annotated[Path, typer.Argument(help="What `export` or `drain` printed.")],
+    *,
+    db: Db = None,
+    config: ConfigOption = None,
+) -> None:
+    """Take exported letters in, all or none; they get new numbers."""
+    from headrace.cli.letters import letters_path, opened
+    from headrace.runtime.stores.ndjson import UnreadableLetter, import_lines
+
+    async def work(letters: list[StoredLetter]) -> None:
+        async with opened(letters_path(db, config, os.environ, made=True)) as store:
+            for letter in letters:
+                store.add(letter)
+                # One by one: a store takes in only so much before it is written.
+                if not await store.flush():
+                    raise Refused("the letters cannot be written; some may have been")
+
+    try:
+        with file.open("rb") as lines:
+            letters = list(islice(import_lines(lines), MOST_LETTERS))
+    except OSError as error:
+        raise Refused(f"{file} cannot be read ({error.strerror or error})") from None
+    except UnreadableLetter as error:
+        raise Refused(f"{file}: {error}") from None
+    asyncio.run(work(letters))
+    print(f"took in {len(letters)} letters")
 
 
 @dlq.command("replay")

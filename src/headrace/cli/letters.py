@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.table import Table
 
 from headrace.cli import Refused
+from headrace.cli.dlq import MOST_LETTERS
 from headrace.cli.options import config_path
 from headrace.cli.tables import plain_table
 from headrace.config import load
@@ -24,22 +25,28 @@ COLUMNS = ("id", "died (UTC)", "reason", "user", "class", "model", "waited", "at
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-def letters_path(db: Path | None, config: Path | None, env: Mapping[str, str]) -> Path:
-    """The file of the dead letters: `--db`, else the configuration's. Raises Refused when there is none."""
+def letters_path(db: Path | None, config: Path | None, env: Mapping[str, str], *, made: bool = False) -> Path:
+    """The file of the dead letters: `--db`, else the configuration's.
+
+    Raises Refused when there is none; with `made` one that does not exist is fine, since it will be made.
+    """
     if db is None:
         configured = load(config_path(config, env), env).dead_letters.path
         if configured is None:
             raise Refused("the configuration keeps dead letters in memory only; there is no file to look into")
         db = Path(configured)
-    if not db.is_file():
+    if not made and not db.is_file():
         raise Refused(f"there are no dead letters at {db}: the file does not exist")
     return db
 
 
 @asynccontextmanager
 async def opened(path: Path) -> AsyncIterator[SqlDeadLetters]:
-    """The letters at `path`, closed in the end. Raises Refused when the file cannot be used."""
-    store = SqlDeadLetters(sqlite_url(path))
+    """The letters at `path`, closed in the end; the gateway's own bound counts again when it writes its next one.
+
+    Raises Refused when the file cannot be used.
+    """
+    store = SqlDeadLetters(sqlite_url(path), capacity=MOST_LETTERS)
     try:
         await store.open()
         if store.degraded:
