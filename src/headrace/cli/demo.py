@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -31,18 +32,45 @@ PROVIDERS = {
 }
 
 
+class Scene(StrEnum):
+    """What can be played."""
+
+    OUTAGE = "outage"
+    POWER_USER = "power-user"
+    LIST = "list"
+
+
+SCENES = {
+    Scene.OUTAGE: "twelve requests that need three model calls, then a provider that goes down (a second)",
+    Scene.POWER_USER: "one user who asks for much, two who ask for little, under four strategies (45 seconds)",
+}
+
+
 def demo(
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the totals and timings as one JSON object.")] = False,
-    trace: Annotated[Path | None, typer.Option(help="Write all events to this file, as JSON.")] = None,
+    scene: Annotated[Scene, typer.Option(help="What to play; `list` says what there is.")] = Scene.OUTAGE,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was measured as one JSON object.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="power-user: draw a picture there (png, svg, pdf).")] = None,
+    trace: Annotated[Path | None, typer.Option(help="outage: write all events to this file, as JSON.")] = None,
     provider: Annotated[
-        str | None, typer.Option(help="Ask a real model: openai, anthropic, or the URL of a server like theirs.")
+        str | None,
+        typer.Option(help="outage: ask a real model at openai, anthropic, or the URL of a server like theirs."),
     ] = None,
     model: Annotated[str | None, typer.Option(help="The model's name at --provider.")] = None,
     key_env: Annotated[str | None, typer.Option(help="The variable that holds the key for --provider URL.")] = None,
     stream: Annotated[bool, typer.Option(help="Let the real model's answers come token by token.")] = True,
 ) -> None:
-    """Twelve requests that need three model calls, then an outage: retries, breaker and dead letters at work."""
+    """Twelve requests that need three model calls, then an outage; or, with --scene, something else."""
+    if scene is not Scene.OUTAGE:
+        _refuse("outage", {"--trace": trace, "--provider": provider, "--model": model, "--key-env": key_env})
+    if scene is Scene.LIST:
+        print("\n".join(f"{name.value:<12}{what}" for name, what in SCENES.items()))
+        return
+    if scene is Scene.POWER_USER:
+        from headrace.cli.power_user.command import power_user
+
+        raise typer.Exit(power_user(plot, quiet=as_json))
+    _refuse("power-user", {"--plot": plot})
     worker, name = choose(provider, model, key_env, os.environ, stream=stream)
     story = _play(worker, name, quiet=as_json)
     if trace is not None:
@@ -50,6 +78,13 @@ def demo(
     if as_json:
         timings = {part: round(seconds, 4) for part, seconds in story.seconds.items()}
         print(json.dumps({**story.totals, "timings": timings}))
+
+
+def _refuse(scene: str, options: Mapping[str, object]) -> None:
+    """Raises Refused for an option that is given and belongs to another scene."""
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise Refused(f"{given[0]} belongs to --scene {scene}")
 
 
 def choose(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +24,9 @@ class SchedulingPolicy(StrEnum):
     PRIORITY = "priority"
 
 
+_Order = typer.Option(help="Who of them is next: fcfs, or priority (the body's, lower first).")
+
+
 def mock_engine(
     *,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
@@ -31,9 +34,7 @@ def mock_engine(
     model: Annotated[str, typer.Option(help="Name of the one model it serves.")] = "mock",
     slots: Annotated[int, typer.Option(help="Requests answered at the same time.")] = 4,
     queue: Annotated[int, typer.Option(help="Requests that may wait for a slot; one more gets 503.")] = 1024,
-    scheduling_policy: Annotated[
-        SchedulingPolicy, typer.Option(help="Who of them is next: fcfs, or priority (the body's, lower first).")
-    ] = SchedulingPolicy.FCFS,
+    scheduling_policy: Annotated[SchedulingPolicy, _Order] = SchedulingPolicy.FCFS,
     prefill_tps: Annotated[float, typer.Option(help="Prompt tokens per second, of all requests together.")] = 4000.0,
     decode_tps: Annotated[float, typer.Option(help="Answer tokens per second of a request that runs alone.")] = 50.0,
     batch_slowdown: Annotated[float, typer.Option(help="Slower by this fraction for each further request.")] = 0.02,
@@ -47,7 +48,7 @@ def mock_engine(
     """Play a continuous-batching engine: OpenAI API, vLLM's metrics, faults on demand. Ctrl-C stops it."""
     from headrace.testing import MockEngine
 
-    try:
+    with _explained():
         engine = MockEngine(
             model=model,
             host=host,
@@ -65,9 +66,16 @@ def mock_engine(
             eos_after=eos_after,
             api_key=api_key,
         )
+    _run(engine)
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Numbers that make no sense are the asker's mistake."""
+    try:
+        yield
     except ValueError as error:
         raise Refused(f"{error}.") from None
-    _run(engine)
 
 
 def _run(engine: MockEngine) -> None:
