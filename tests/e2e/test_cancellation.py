@@ -258,6 +258,7 @@ def _sections(way: Way) -> dict[str, dict[str, object]]:
         "instances": {"max_concurrent": 1 if way.leave == "queued" else 2 * MANY, "window_tokens": None},
         "limits": {"per_user": {"concurrency": MANY}},
         "circuit_breaker": {"failure_threshold": 1000},
+        "timeouts": {"first_token": 60, "attempt": 90, "idle": 60},
     }
 
 
