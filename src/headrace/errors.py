@@ -19,7 +19,7 @@ dialect. The library raises it as an exception:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,6 @@ class Fault:
     def retry_after_seconds(self) -> int | None:
         """`retry_after` as whole seconds of at least 1, as the header wants it."""
         return None if self.retry_after is None else max(1, math.ceil(self.retry_after))
-
-    def again_in(self, seconds: float | None) -> Fault:
-        """The same fault with another `retry_after`."""
-        return replace(self, retry_after=seconds)
 
 
 class HeadraceError(Exception):
@@ -148,6 +144,29 @@ def invalid_request(message: str, *, param: str | None = None, code: str | None 
     return Fault(status, "invalid_request_error", code, message, param=param, retryable=False)
 
 
+def body_too_large(limit: int) -> Fault:
+    """A request's body has more than `limit` bytes."""
+    message = f"The body is larger than {limit} bytes, the most that is accepted."
+    return Fault(413, "invalid_request_error", "request_too_large", message, retryable=False)
+
+
+def body_too_slow(seconds: float) -> Fault:
+    """A request's body was not complete after `seconds`."""
+    message = f"The body did not arrive within {seconds:g} s. Send it faster, or send less."
+    return Fault(408, "invalid_request_error", "request_timeout", message)
+
+
+def bodies_full(retry_after: float) -> Fault:
+    """The bodies of all unanswered requests together are as many bytes as may be held."""
+    message = "The gateway holds as many request bodies as it can. Try again later."
+    return Fault(503, "server_error", "queue_full", message, retry_after=retry_after)
+
+
+def cancelled() -> Fault:
+    """The request was cancelled by somebody else than its own connection's end. 499: the client's closing, as nginx."""
+    return Fault(499, "invalid_request_error", "cancelled", "The request was cancelled.", retryable=False)
+
+
 def model_not_found(model: str) -> Fault:
     """No instance serves `model`; the name is quoted shortened."""
     shown = model if len(model) <= 100 else model[:97] + "..."
@@ -240,6 +259,11 @@ def stream_incomplete() -> Fault:
     """The answer broke off after a part of it was delivered."""
     message = "The answer broke off before it was complete."
     return Fault(502, "server_error", "stream_incomplete", message)
+
+
+def hook_failed(stage: str) -> Fault:
+    """The program's own code in a stage of the library's pipeline raised something."""
+    return Fault(500, "server_error", "hook_failed", f"The {stage} hook failed.")
 
 
 def internal_error() -> Fault:

@@ -117,6 +117,8 @@ def server_settings(config: Config) -> ServerSettings:
         answer_limit=server.answer_limit_bytes,
         dedup=config.dedup.mode,
         dedup_scope=config.dedup.scope,
+        queue_note_after=server.queue_comment_after_seconds,
+        queue_note_every=server.queue_comment_every_seconds,
         drain_grace=server.drain_seconds,
     )
 

@@ -12,6 +12,7 @@ import aiohttp
 
 from headrace.cli import Refused
 from headrace.cli.replies import base_of, message_in, message_of
+from headrace.wire.queue_notes import read_queued_note
 from headrace.wire.sse import SseReader
 
 LONGEST_REPLY_BYTES = 1024 * 1024
@@ -54,8 +55,7 @@ class Gateway:
                 ) as response:
                     if response.status != 200:
                         raise Refused(_told(await response.content.read(LONGEST_REPLY_BYTES), response))
-                    async for text in _texts(response):
-                        watch.cancel()
+                    async for text in _texts(response, self._waiting, watch.cancel):
                         yield text
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise Refused(self._unreached(error)) from error
@@ -103,16 +103,27 @@ class Gateway:
         return f"the connection to {self._url} broke off"
 
 
-async def _texts(response: aiohttp.ClientResponse) -> AsyncIterator[str]:
-    """The pieces of text in a streamed answer. Raises Refused for an error event or a missing end."""
+async def _texts(
+    response: aiohttp.ClientResponse, waiting: Callable[[int], None], begun: Callable[[], object]
+) -> AsyncIterator[str]:
+    """The pieces of text in a streamed answer. Raises Refused for an error event or a missing end.
+
+    `waiting` is told the places that the stream itself tells; `begun` is called when asking for them has become
+    needless, perhaps more than once.
+    """
     reader = SseReader()
     async for data in response.content.iter_any():
         for event in reader.feed(data):
+            begun()
             if event.data == b"[DONE]":
                 return
             text = _piece(event.data)
             if text:
                 yield text
+        place, reader.comment = read_queued_note(reader.comment), b""
+        if place is not None:
+            begun()
+            waiting(place[0])
     raise Refused("the answer broke off before it was complete")
 
 

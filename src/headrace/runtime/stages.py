@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-from headrace.errors import Fault, HeadraceError, deadline_exceeded, queue_full
+from headrace.errors import Fault, HeadraceError, deadline_exceeded, hook_failed, queue_full
 from headrace.model import Ending
 from headrace.runtime.prompts import PromptAnswer, PromptRequest
 
@@ -216,5 +216,4 @@ def _expired() -> Unserved:
 def _hook_failed(stage: str, error: Exception) -> Unserved:
     """The hook's own words may quote a prompt: only its name and the kind of error are told."""
     detail = f"{stage}: {type(error).__qualname__}"
-    fault = Fault(500, "server_error", "hook_failed", f"The {stage} hook failed.")
-    return Unserved(Ending.INFERENCE_FAILURE, Ending.INFERENCE_FAILURE.value, detail, fault)
+    return Unserved(Ending.INFERENCE_FAILURE, Ending.INFERENCE_FAILURE.value, detail, hook_failed(stage))

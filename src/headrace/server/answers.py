@@ -86,8 +86,7 @@ class AnswerWriter:
         if self._over:
             return
         if fault is None and ending is not Ending.ANSWERED:
-            message = "The request was cancelled."
-            fault = Fault(499, "invalid_request_error", "cancelled", message, retryable=False)
+            fault = errors.cancelled()
         if fault is None and self._head is None:
             fault = errors.upstream_error()
         if fault is not None:

@@ -18,10 +18,11 @@ from typing import Any
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from headrace.errors import body_too_slow
 from headrace.server.app import Application
 from headrace.server.asgi import CUT_EXTENSION
 from headrace.server.direct import DirectExchange
-from headrace.server.intake import LINGER, too_slow
+from headrace.server.intake import LINGER
 
 HEAD_LIMIT = 64 * 1024
 """Most bytes of a request line with its headers; more gets 431."""
@@ -246,7 +247,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _give_up_body(self) -> None:
         if self._reading is not None and self._application is not None:
-            self._reading.reject(too_slow(self._application.intake.settings.body_timeout))
+            self._reading.reject(body_too_slow(self._application.intake.settings.body_timeout))
             self._advance()
 
     def _look_for_stall(self, size: int, since: float) -> None:

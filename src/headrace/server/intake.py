@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 
 from starlette.types import Receive
 
+from headrace import errors
 from headrace.errors import CapacityError, Fault, InvalidRequest, invalid_request
 from headrace.server.exchange import Exchange
 from headrace.server.settings import ServerSettings
@@ -53,7 +54,7 @@ class Intake:
             async with asyncio.timeout(self._settings.body_timeout):
                 return await _collect(hold, receive)
         except TimeoutError:
-            raise InvalidRequest(too_slow(self._settings.body_timeout)) from None
+            raise InvalidRequest(errors.body_too_slow(self._settings.body_timeout)) from None
 
     @property
     def settings(self) -> ServerSettings:
@@ -76,11 +77,9 @@ class Hold:
             return
         settings = self._intake.settings
         if total > settings.body_limit:
-            message = f"The body is larger than {settings.body_limit} bytes, the most that is accepted."
-            raise InvalidRequest(invalid_request(message, status=413, code="request_too_large"))
+            raise InvalidRequest(errors.body_too_large(settings.body_limit))
         if self._intake.held + total - self.size > settings.bodies_limit:
-            message = "The gateway holds as many request bodies as it can. Try again later."
-            raise CapacityError(Fault(503, "server_error", "queue_full", message, retry_after=_SUM_RETRY))
+            raise CapacityError(errors.bodies_full(_SUM_RETRY))
         self._intake.held += total - self.size
         self.size = total
 
@@ -104,12 +103,6 @@ def announced(exchange: Exchange) -> int | None:
     """The Content-Length; None without one."""
     length = exchange.header("content-length")
     return int(length) if length is not None and length.isdecimal() else None
-
-
-def too_slow(seconds: float) -> Fault:
-    """A body took longer than it may."""
-    message = f"The body did not arrive within {seconds:g} s. Send it faster, or send less."
-    return Fault(408, "invalid_request_error", "request_timeout", message)
 
 
 async def _collect(hold: Hold, receive: Receive) -> bytes:
