@@ -34,6 +34,7 @@ async def test_a_path_that_only_looks_like_another_leads_nowhere(path: str) -> N
     async with front_door(FakeGateway()) as front, front.client() as client:
         answer = await client.get(path)
         assert (answer.status, answer.error["type"]) == (404, "invalid_request_error")
+        assert answer.headers["x-request-id"]
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,7 @@ async def test_a_wrong_method_is_405_with_the_right_ones(method: str, path: str,
         answer = await client.answer()
         assert answer.status == 405
         assert answer.headers["allow"] == allowed
+        assert answer.headers["x-request-id"]
         assert answer.error["type"] == "invalid_request_error"
         assert (await client.get("/live")).status == 200
 

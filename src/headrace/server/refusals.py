@@ -17,6 +17,9 @@ from headrace.wire.openai import error_body
 
 _log = structlog.get_logger("headrace.server")
 
+_SHOWN_PATH = 200
+"""Characters of a path that nobody serves in the log: it is the caller's."""
+
 JSON = ("content-type", "application/json")
 
 
@@ -36,21 +39,19 @@ def refuse_early(exchange: Exchange, fault: Fault, *headers: tuple[str, str]) ->
     """Refuse what no handler has seen."""
     request_id = request_id_of(exchange)
     refuse(exchange, fault, [("x-request-id", request_id), *headers])
-    _log.info("request", id=request_id, path=exchange.path, status=fault.status, code=fault.code)
+    _log.info("request", id=request_id, path=exchange.path[:_SHOWN_PATH], status=fault.status, code=fault.code)
 
 
 def unknown_route(exchange: Exchange) -> None:
     """404 for a path that leads nowhere."""
-    refuse(
-        exchange,
-        invalid_request("There is nothing at this path. See the documentation for what is served.", status=404),
-    )
+    message = "There is nothing at this path. See the documentation for what is served."
+    refuse_early(exchange, invalid_request(message, status=404))
 
 
 def wrong_method(exchange: Exchange, allowed: Sequence[str]) -> None:
     """405 with the methods that the path knows."""
     message = f"{exchange.method} is not possible here. Use {' or '.join(allowed)}."
-    refuse(exchange, invalid_request(message, status=405), [("allow", ", ".join(allowed))])
+    refuse_early(exchange, invalid_request(message, status=405), ("allow", ", ".join(allowed)))
 
 
 def _advice(fault: Fault) -> list[tuple[str, str]]:
