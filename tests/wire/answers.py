@@ -98,7 +98,7 @@ def decode(
 ) -> Decoded:
     """Feed `pieces` to a decoder and finish it."""
     asked = call or chat_call()
-    under_test = decoder or OpenAIDecoder(asked, asked.model)
+    under_test = decoder or OpenAIDecoder(asked)
     frames = [frame for piece in pieces for frame in under_test.feed(piece)]
     last, outcome = under_test.finish(clean)
     return Decoded([*frames, *last], outcome, under_test.tokens)

@@ -160,7 +160,7 @@ def test_behind_an_api_root_the_models_stand_in_for_health() -> None:
 
 def whole(body: bytes, call: OpenAICall | None = None) -> tuple[bytes, Cause, Usage | None]:
     """What the OpenAI adapter makes of a whole 200 body."""
-    out, outcome = adapter_for(Engine.OPENAI).whole(call or chat_call(), "smollm2", body)
+    out, outcome = adapter_for(Engine.OPENAI).whole(call or chat_call(), body)
     return out, outcome.cause, outcome.usage
 
 
@@ -178,7 +178,7 @@ def test_a_whole_answer_is_the_engines_own_body() -> None:
 
 def test_a_whole_answer_cut_by_its_length_is_not_to_be_kept() -> None:
     """It is a success, but not what the cache wants."""
-    _, outcome = adapter_for(Engine.OPENAI).whole(chat_call(), "smollm2", recorded("llamacpp-logprobs-n2.json"))
+    _, outcome = adapter_for(Engine.OPENAI).whole(chat_call(), recorded("llamacpp-logprobs-n2.json"))
     assert (outcome.cause, outcome.cacheable) == (Cause.OK, False)
 
 

@@ -46,7 +46,7 @@ def last(reason: str = "stop", **fields: object) -> bytes:
 def played(pieces: list[bytes], call: OpenAICall | None = None, *, clean: bool = True) -> Decoded:
     """What comes out of Ollama's decoder."""
     asked = call or chat_call("llama")
-    return decode(pieces, asked, clean=clean, decoder=OLLAMA.decoder(asked, "llama3.2"))
+    return decode(pieces, asked, clean=clean, decoder=OLLAMA.decoder(asked))
 
 
 # ------------------------------------------------------------------------------------------------------ requests
@@ -241,7 +241,7 @@ def test_generated_text_becomes_completions() -> None:
 
 def test_nothing_comes_before_content() -> None:
     """Lines without content commit nothing."""
-    decoder = OLLAMA.decoder(chat_call(), "m")
+    decoder = OLLAMA.decoder(chat_call())
     assert list(decoder.feed(says(""))) == []
     assert not decoder.started
     assert len(decoder.feed(says("a"))) == 2
@@ -276,7 +276,7 @@ def test_how_a_stream_of_lines_ends(lines: list[bytes], clean: bool, cause: Caus
 
 def test_a_line_without_end_is_cut_off() -> None:
     """At the bound the attempt ends and nothing is kept."""
-    decoder = OLLAMA.decoder(chat_call(), "m")
+    decoder = OLLAMA.decoder(chat_call())
     for _ in range(sse.EVENT_LIMIT // 65536 + 2):
         decoder.feed(b"x" * 65536)
     assert decoder.ended
@@ -289,7 +289,7 @@ def test_a_whole_answer_has_everything() -> None:
     answer = line(
         message={"role": "assistant", "content": "yes", "thinking": "hm"}, done=True, prompt_eval_count=3, eval_count=4
     )
-    body, outcome = OLLAMA.whole(call, "llama3.2", answer)
+    body, outcome = OLLAMA.whole(call, answer)
     choice = json.loads(body)["choices"][0]
     assert choice["message"] == {"role": "assistant", "content": "yes", "reasoning_content": "hm"}
     assert choice["finish_reason"] == "stop"
@@ -310,17 +310,17 @@ def test_a_whole_answer_has_everything() -> None:
 def test_what_is_no_whole_answer_is_not_passed_on(answer: bytes, cause: Cause) -> None:
     """Nothing for the client, and another attempt may be made; the same for embeddings."""
     for call in (chat_call(stream=False), parse("embeddings", b'{"model":"m","input":"x"}')):
-        body, outcome = OLLAMA.whole(call, "m", answer)
+        body, outcome = OLLAMA.whole(call, answer)
         assert (body, outcome.cause, outcome.committed) == (b"", cause, False)
 
 
 def test_embeddings_come_in_the_encoding_that_was_asked_for() -> None:
     """As numbers, or as base64 of 32-bit floats, which official clients ask for unasked."""
     answer = b'{"model":"m","embeddings":[[0.5,-1.0]],"prompt_eval_count":2}'
-    body, outcome = OLLAMA.whole(parse("embeddings", b'{"model":"m","input":"x"}'), "m", answer)
+    body, outcome = OLLAMA.whole(parse("embeddings", b'{"model":"m","input":"x"}'), answer)
     assert json.loads(body)["data"] == [{"object": "embedding", "index": 0, "embedding": [0.5, -1.0]}]
     assert json.loads(body)["usage"] == {"prompt_tokens": 2, "total_tokens": 2}
     assert outcome.usage == Usage(prompt=2)
-    packed, _ = OLLAMA.whole(parse("embeddings", b'{"model":"m","input":"x","encoding_format":"base64"}'), "m", answer)
+    packed, _ = OLLAMA.whole(parse("embeddings", b'{"model":"m","input":"x","encoding_format":"base64"}'), answer)
     text = json.loads(packed)["data"][0]["embedding"]
     assert struct.unpack("<2f", base64.b64decode(text)) == (0.5, -1.0)

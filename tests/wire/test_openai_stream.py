@@ -17,7 +17,6 @@ from tests.wire.answers import (
     cuts,
     decode,
     event,
-    payloads,
     recorded,
     usage,
 )
@@ -41,10 +40,9 @@ def test_a_recorded_stream_is_the_same_however_it_is_cut(name: str, text: str, c
     """Real streams, cut at every place: the same bytes, outcome and usage; text complete; `[DONE]` once, at the end."""
     stream = recorded(name)
     call = completion_call() if "completions" in name else chat_call()
-    model = payloads(stream[: stream.index(b"\n\n") + 2])[0]["model"]
 
     def run(pieces: list[bytes]) -> tuple[bytes, object, int]:
-        out = decode(pieces, call, decoder=OpenAIDecoder(call, model))
+        out = decode(pieces, call, decoder=OpenAIDecoder(call))
         return out.data, out.outcome, out.tokens
 
     whole = decode([stream], call)
@@ -126,7 +124,7 @@ def test_any_stream_is_the_same_however_it_is_cut(
 
 def test_a_regular_read_goes_out_as_the_same_object() -> None:
     """After the commit point nothing is decoded, split or copied: the very bytes object comes out, in one frame."""
-    decoder = OpenAIDecoder(chat_call(), "smollm2")
+    decoder = OpenAIDecoder(chat_call())
     decoder.feed(ROLE + content("a"))
     for read in (content("b"), content("c") * 20, content('"usage":{"error":1} "finish_reason":"stop" [DONE]')):
         frames = decoder.feed(read)
@@ -167,7 +165,7 @@ def test_what_is_not_regular_is_taken_apart(read: bytes) -> None:
 
 def test_a_read_that_ends_inside_an_event_passes_its_whole_events() -> None:
     """The whole events go on at once; half an event is kept until it is complete."""
-    decoder = OpenAIDecoder(chat_call(), "smollm2")
+    decoder = OpenAIDecoder(chat_call())
     decoder.feed(content("a"))
     second = content("d")
     first = decoder.feed(content("b") + content("c") + second[:20])
@@ -190,7 +188,7 @@ def test_the_model_is_the_one_the_client_asked_for() -> None:
         usage(1, 2),
         DONE,
     ]
-    out = decode(pieces, call, decoder=OpenAIDecoder(call, "smollm2"))
+    out = decode(pieces, call, decoder=OpenAIDecoder(call))
     assert {payload["model"] for payload in out.payloads} == {"asked/name"}
     assert out.text == '"model":"smollm2"bc'
 
@@ -225,7 +223,7 @@ def test_bytes_that_are_no_utf_8_do_not_end_the_answer() -> None:
 
 def test_nothing_comes_before_the_first_content() -> None:
     """Role-only, empty and usage-null chunks are held back; with the first content they come out before it."""
-    decoder = OpenAIDecoder(chat_call(), "smollm2")
+    decoder = OpenAIDecoder(chat_call())
     empties = [ROLE, chunk({"content": ""}), chunk({"tool_calls": [], "refusal": None}), event({"choices": []})]
     for empty in empties:
         assert decoder.feed(empty) == []
@@ -253,7 +251,7 @@ def test_nothing_comes_before_the_first_content() -> None:
 )
 def test_any_content_commits(first: bytes) -> None:
     """Whatever a caller could see begins the answer: text, reasoning, tools, audio, fields of tomorrow, a finish."""
-    decoder = OpenAIDecoder(chat_call(), "smollm2")
+    decoder = OpenAIDecoder(chat_call())
     decoder.feed(ROLE)
     assert decoder.feed(first)[-1].data == first
     assert decoder.started

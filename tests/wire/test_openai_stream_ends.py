@@ -76,7 +76,7 @@ def test_an_answer_cut_by_its_length_is_complete_but_not_to_be_kept() -> None:
 
 def test_nothing_is_read_after_the_end() -> None:
     """What an engine sends behind `[DONE]` is ignored."""
-    decoder = OpenAIDecoder(chat_call(), "smollm2")
+    decoder = OpenAIDecoder(chat_call())
     decoder.feed(content("a") + FIN + DONE + content("b"))
     assert decoder.ended
     assert decoder.feed(content("c")) == ()
@@ -167,7 +167,7 @@ def test_several_choices_stay_apart() -> None:
 @pytest.mark.parametrize("committed", [False, True])
 def test_an_error_event_is_judged_by_its_type(error: object, cause: Cause, committed: bool) -> None:
     """Inside a 200: overload is a rate limit, all else a failure; the event itself and its words stay here."""
-    decoder = OpenAIDecoder(chat_call(), "smollm2")
+    decoder = OpenAIDecoder(chat_call())
     start = [*decoder.feed(ROLE), *(decoder.feed(content("a")) if committed else [])]
     assert decoder.feed(event({"error": error}) + content("b")) == []
     assert decoder.ended
@@ -210,7 +210,7 @@ def test_a_broken_event_is_never_passed_on(broken: bytes) -> None:
 )
 def test_an_endless_beginning_ends_the_attempt(piece: bytes) -> None:
     """A line, an event, a preamble or a body without end is cut at the bound."""
-    decoder = OpenAIDecoder(chat_call(), "smollm2")
+    decoder = OpenAIDecoder(chat_call())
     fed = 0
     while not decoder.ended:
         assert list(decoder.feed(piece)) == []

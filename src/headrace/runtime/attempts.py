@@ -174,7 +174,7 @@ class _Exchange:
         if status != 200:
             self._limit = _REFUSAL_LIMIT
         elif not self._whole:
-            self._decoder = self._adapter.decoder(self._call, self._model)
+            self._decoder = self._adapter.decoder(self._call)
 
     def data(self, data: bytes) -> None:
         """A piece of the body."""
@@ -227,7 +227,7 @@ class _Exchange:
             self._pass(frames)
             self._finish(outcome)
         elif self._status == 200:
-            body, outcome = self._adapter.whole(self._call, self._model, bytes(self._body))
+            body, outcome = self._adapter.whole(self._call, bytes(self._body))
             if outcome.cause is Cause.OK:
                 self._pass((Frame(body),))
             self._finish(outcome)

@@ -69,7 +69,6 @@ class OpenAIDecoder:
         "_numbers",
         "_reader",
         "_rename",
-        "_upstream_model",
         "_usage_chunk",
         "_usage_raw",
         "_verdict",
@@ -80,13 +79,12 @@ class OpenAIDecoder:
         "usage",
     )
 
-    def __init__(self, call: OpenAICall, upstream_model: str) -> None:
+    def __init__(self, call: OpenAICall) -> None:
         self.started = False
         self.ended = False
         self.tokens = 0
         self.usage: Usage | None = None
         self._call = call
-        self._upstream_model = upstream_model
         self._reader = sse.SseReader()
         self._direct = False
         """Content has begun and the next byte begins an event: a regular read may go straight through."""

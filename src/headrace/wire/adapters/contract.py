@@ -65,11 +65,11 @@ class Adapter(Protocol):
         """
         ...
 
-    def decoder(self, call: OpenAICall, upstream_model: str) -> Decoder:
+    def decoder(self, call: OpenAICall) -> Decoder:
         """For the answer to a call with `stream`."""
         ...
 
-    def whole(self, call: OpenAICall, upstream_model: str, body: bytes) -> tuple[bytes, Outcome]:
+    def whole(self, call: OpenAICall, body: bytes) -> tuple[bytes, Outcome]:
         """A whole 200 body as the client's body, and the outcome. The body is empty unless the outcome is OK."""
         ...
 

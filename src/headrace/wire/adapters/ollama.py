@@ -63,14 +63,12 @@ class OllamaAdapter:
         accept = "application/x-ndjson" if call.stream else "application/json"
         return EngineRequest("POST", path, headers(key, accept), body)
 
-    def decoder(self, call: OpenAICall, upstream_model: str) -> Decoder:
+    def decoder(self, call: OpenAICall) -> Decoder:
         """For the answer to a call with `stream`."""
-        del upstream_model  # chunks are made here, with the name the client asked for
         return OllamaDecoder(call)
 
-    def whole(self, call: OpenAICall, upstream_model: str, body: bytes) -> tuple[bytes, Outcome]:
+    def whole(self, call: OpenAICall, body: bytes) -> tuple[bytes, Outcome]:
         """A whole answer: a stream of one line, put together; or embeddings."""
-        del upstream_model
         if call.endpoint == "embeddings":
             return _embeddings(call, body)
         decoder = OllamaDecoder(call)

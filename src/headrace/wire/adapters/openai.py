@@ -47,13 +47,12 @@ class OpenAIAdapter:
             priority = self._urgent * (ServiceClass.NORMAL.rank - service_class.rank)
         return EngineRequest("POST", path, headers(key, accept), _body(call, upstream_model, priority))
 
-    def decoder(self, call: OpenAICall, upstream_model: str) -> Decoder:
+    def decoder(self, call: OpenAICall) -> Decoder:
         """For the answer to a call with `stream`."""
-        return OpenAIDecoder(call, upstream_model)
+        return OpenAIDecoder(call)
 
-    def whole(self, call: OpenAICall, upstream_model: str, body: bytes) -> tuple[bytes, Outcome]:
+    def whole(self, call: OpenAICall, body: bytes) -> tuple[bytes, Outcome]:
         """The engine's body with the model's name the client asked for."""
-        del upstream_model  # what the engine calls itself is read from its answer
         return read_whole(call, body)
 
     def refused(
