@@ -23,7 +23,14 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#\s]+)")
-_ROUTES = ("/v1/chat/completions", "/v1/models", "/v1/completions", "/v1/embeddings", "/v1/queue/me")
+_ROUTES = (
+    "/v1/chat/completions",
+    "/v1/models",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/queue/me",
+    "/v1/queue/my-request-id",
+)
 
 
 def blocks(language: str) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Self
 
@@ -101,6 +101,18 @@ class Headrace:
     def positions(self, flow: Flow) -> Sequence[tuple[str, int, float]]:
         """Where the waiting requests of the flow's user stand."""
         return self.gateway.positions(flow)
+
+    def places(self) -> Mapping[str, tuple[int, float]]:
+        """Where everything that waits stands."""
+        return self.gateway.places()
+
+    def weighs_prefix(self, model: str) -> bool:
+        """Whether it matters for `model` who has read a prompt before."""
+        return self.gateway.weighs_prefix(model)
+
+    def cancel(self, request_id: str, flow: Flow) -> bool:
+        """End a request of the flow's user; see `Gateway.cancel`."""
+        return self.gateway.cancel(request_id, flow)
 
     def stages(self) -> Iterable[tuple[str, int, int]]:
         """Depth and capacity of each stage that can hold something here."""

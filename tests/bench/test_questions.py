@@ -48,7 +48,12 @@ def test_user_class_and_key_go_along() -> None:
     """The gateway learns whose request it is; a key of the user's own is used."""
     user = User(name="ann", service_class=ServiceClass.BATCH)
     headers = dict(Questioner(user, "m", Random(1), key="k").ask().headers)
-    assert headers == {"x-headrace-user": "ann", "x-headrace-class": "batch", "authorization": "Bearer k"}
+    assert headers == {
+        "x-headrace-user": "ann",
+        "x-headrace-keepalive": "off",
+        "x-headrace-class": "batch",
+        "authorization": "Bearer k",
+    }
 
 
 def test_engines_can_be_asked_for_full_length() -> None:

@@ -269,7 +269,9 @@ async def _until_checked(engine: ScriptedEngine) -> None:
 async def _end(gate: Front, way: Way, stream: bool, round_: int) -> None:
     async with callers(gate, MANY) as waiting:
         for number, caller in enumerate(waiting):
-            caller.ask(question(number, stream), (*way.headers, ("x-request-id", f"id-{number}")))
+            # Who waits long is told so, and with it goes the status; here the statuses are looked at.
+            named = (("x-request-id", f"id-{number}"), ("x-headrace-keepalive", "off"))
+            caller.ask(question(number, stream), (*way.headers, *named))
         if way.leave:
             await gate.until(lambda: _there(gate, way.leave), f"all are {way.leave}")
             for number, caller in enumerate(reversed(waiting)):

@@ -53,6 +53,30 @@ async def test_a_refusal_is_told_before_open_returns() -> None:
 
 
 @on_virtual_time
+async def test_a_request_is_cancelled_by_its_id() -> None:
+    """Waiting or running, alone or with others: its caller is told, its place is free. Only its own user can do it."""
+    bench = Bench(limit=1)
+    running, _ = bench.ask("runs", fingerprint=b"r" * 32)
+    waiting, reply = bench.ask("waits", fingerprint=b"w" * 32)
+    joined, _ = bench.ask("joins", fingerprint=b"w" * 32)
+    bench.engines.attempts[0].say(b"half")
+    own = reply.request.flow
+    assert not bench.gateway.cancel("waits", own._replace(user="somebody else"))
+    assert not bench.gateway.cancel("waits", own._replace(tenant="other"))
+    assert not bench.gateway.cancel("never heard of", own)
+    assert bench.gateway.cancel("waits", own._replace(session="another conversation"))
+    assert waiting.endings == [(Ending.CANCELLED, None)]
+    assert not bench.gateway.cancel("waits", own)
+    reply.cancel()
+    assert bench.gateway.cancel("runs", own)
+    assert (running.got, running.endings) == ([b"half"], [(Ending.CANCELLED, None)])
+    assert bench.engines.attempts[0].aborted
+    bench.engines.attempts[1].answer(b"x")
+    assert joined.endings == [(Ending.ANSWERED, None)]
+    bench.assert_empty()
+
+
+@on_virtual_time
 async def test_a_failed_attempt_is_never_seen() -> None:
     """The next instance's answer is the only one the reader hears of; the head counts the attempts."""
     bench = Bench(instances=2)

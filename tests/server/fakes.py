@@ -131,6 +131,10 @@ class FakeGateway:
     refusal: tuple[Ending, Fault] | None = None
     instances: tuple[InstanceView, ...] = (instance_view(),)
     waiting: Mapping[Flow, Sequence[tuple[str, int, float]]] = field(default_factory=dict)
+    standing: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Places of requests by their ids."""
+    several: Sequence[str] = ()
+    """Models that several instances serve."""
     draining: bool = False
     broken: bool = False
     replies: list[FakeReply] = field(default_factory=list)
@@ -166,6 +170,19 @@ class FakeGateway:
             instances=self.instances,
             totals={"accepted": 3},
         )
+
+    def places(self) -> Mapping[str, tuple[int, float]]:
+        return self.standing
+
+    def weighs_prefix(self, model: str) -> bool:
+        return model in self.several
+
+    def cancel(self, request_id: str, flow: Flow) -> bool:
+        for reply in self.replies:
+            if reply.request.id == request_id and reply.request.flow.user == flow.user:
+                reply.end(Ending.CANCELLED)
+                return True
+        return False
 
     def positions(self, flow: Flow) -> Sequence[tuple[str, int, float]]:
         return self.waiting.get(flow, [])

@@ -63,7 +63,8 @@ class Questioner:
         self._number = 0
         self._sessions = 0
         self._system = [{"role": "system", "content": self._words(user.shared)}] if user.shared else []
-        headers = [("x-headrace-user", user.name)]
+        # Notes while waiting would take the place of refusals' status and of the header with the wait.
+        headers = [("x-headrace-user", user.name), ("x-headrace-keepalive", "off")]
         if user.service_class is not None:
             headers.append(("x-headrace-class", user.service_class.value))
         if key:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, assert_never
 
@@ -117,6 +117,25 @@ class Gateway:
     def positions(self, flow: Flow) -> Sequence[tuple[str, int, float]]:
         """The waiting requests of the flow's user: request id, position from 1, seconds until the expected start."""
         return self._scheduler.positions(flow.tenant, flow.user)
+
+    def places(self) -> Mapping[str, tuple[int, float]]:
+        """Every waiting request's position and seconds until its expected start, by request id."""
+        return self._scheduler.places()
+
+    def weighs_prefix(self, model: str) -> bool:
+        """Whether `Request.prefix` can matter for a request to `model`."""
+        return self._scheduler.weighs_prefix(model)
+
+    def cancel(self, request_id: str, flow: Flow) -> bool:
+        """End a request of the flow's user, whether it waits or runs. Its caller is told that it was cancelled.
+
+        False: the user has no request of that id.
+        """
+        reply = self._replies.get(request_id)
+        if reply is None or reply.request.flow[1:3] != flow[1:3]:
+            return False
+        self.step(Cancelled(request_id))
+        return True
 
     def observe(self, observer: Observer) -> None:
         """Add an observer."""
@@ -277,11 +296,9 @@ class Reply:
         self._resume = flight.relay.attach(self._reader, cache)
 
     def settle(self, ending: Ending, fault: Fault | None) -> None:
-        """The request's end."""
+        """The request's end. A caller who has gone is not attached any more, and so is told nothing."""
         self._ended = True
         if self.flight is None:
             self._reader.end(ending, fault)
-        elif ending is Ending.CANCELLED:
-            self.flight.relay.detach(self._reader)
         else:
             self.flight.relay.end(self._reader, ending, fault)

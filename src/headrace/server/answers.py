@@ -5,22 +5,24 @@ somebody else's call or because the engine answered whole to a stream, gets it t
 
 Until `begin` nothing has been sent, so every failure before it is a proper HTTP error. After it a failure is one
 error event and a proper end of the body without `[DONE]`: clients see that the answer is incomplete, and connections
-survive.
+survive. A stream that waits long is begun by `queued`, without an answer yet: what its headers could not say then
+follows as comments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace import errors
 from headrace.errors import Fault
 from headrace.model import AnswerForm, Ending, Request
 from headrace.runtime.relay import AnswerHead
-from headrace.server.exchange import Exchange
+from headrace.server.exchange import Exchange, header_value
 from headrace.server.refusals import answer_json, refuse
 from headrace.wire.frames import Frame
 from headrace.wire.openai import OpenAICall, assemble, error_frame, split
+from headrace.wire.queue_notes import WAITING, late_headers, queued_note
 
 _STREAM_HEADERS = (
     ("content-type", "text/event-stream; charset=utf-8"),
@@ -59,12 +61,32 @@ class AnswerWriter:
         self._collected: list[bytes] = []
         self._size = 0
         self._over = False
+        self._opened = False
+        """The answer's head has gone out as that of a stream."""
 
     def begin(self, head: AnswerHead) -> None:
         """See `runtime.relay.Reader`."""
         self._head = head
         if self._streams:
-            self._exchange.start(200, [*_STREAM_HEADERS, *self._headers()])
+            self._open()
+
+    def queued(self, position: int, seconds: float) -> None:
+        """Tell the caller of a stream where it stands; the answer's status is 200 from now on. See `waiting.Guest`."""
+        if not self._opened:
+            self._opened = True
+            place = ("x-headrace-queue-position", str(position))
+            self._exchange.start(200, [*_STREAM_HEADERS, *self._known_headers(), place])
+        self._exchange.write(queued_note(position, seconds))
+
+    def still_waits(self) -> None:
+        """Give a sign of life where one was given before. See `waiting.Guest`."""
+        if self._opened:
+            self._exchange.write(WAITING)
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing of the answer has come yet."""
+        return self._head is None and not self._over
 
     def write(self, data: bytes) -> bool:
         """See `runtime.relay.Reader`."""
@@ -121,10 +143,10 @@ class AnswerWriter:
             self._fail(Ending.INFERENCE_FAILURE, errors.upstream_error())
             return
         if self._call.stream:
-            self._exchange.start(200, [*_STREAM_HEADERS, *self._headers()])
+            self._open()
             self._exchange.finish(body)
         else:
-            answer_json(self._exchange, 200, body, self._headers())
+            answer_json(self._exchange, 200, body, [*self._known_headers(), *self._learned_headers()])
         self._close(ending, 200)
 
     def _translated(self) -> bytes:
@@ -136,12 +158,21 @@ class AnswerWriter:
             return b"".join(self._collected)
         return assemble(self._call, [Frame(data) for data in self._collected])
 
+    def _open(self) -> None:
+        """Begin the stream; where that was done while it waited, tell what was not known then."""
+        if self._opened:
+            self._exchange.write(late_headers((name, header_value(value)) for name, value in self._learned_headers()))
+            return
+        self._opened = True
+        self._exchange.start(200, [*_STREAM_HEADERS, *self._known_headers(), *self._learned_headers()])
+
     def _fail(self, ending: Ending, fault: Fault) -> None:
-        if self._streams:
+        if self._opened:
             self._exchange.finish(error_frame(fault))
             self._close(ending, 200)
         else:
-            refuse(self._exchange, fault, [*self._headers(), ("x-headrace-drop-reason", ending.value)])
+            headers = [*self._known_headers(), *self._learned_headers(), ("x-headrace-drop-reason", ending.value)]
+            refuse(self._exchange, fault, headers)
             self._close(ending, fault.status)
 
     def _close(self, ending: Ending, status: int) -> None:
@@ -150,15 +181,17 @@ class AnswerWriter:
         self.too_large = None  # it leads back here, and what leads back waits for the garbage collector
         self._closed(Closing(ending, status, self._head))
 
-    def _headers(self) -> list[tuple[str, str]]:
-        headers = [("x-request-id", self._request.id), ("x-headrace-class", self._request.flow.service_class.value)]
+    def _known_headers(self) -> Sequence[tuple[str, str]]:
+        return (("x-request-id", self._request.id), ("x-headrace-class", self._request.flow.service_class.value))
+
+    def _learned_headers(self) -> Sequence[tuple[str, str]]:
         head = self._head
-        if head is not None:
-            headers += [
-                ("x-headrace-instance", head.instance),
-                ("x-headrace-model", head.model),
-                ("x-headrace-attempts", str(head.attempts)),
-                ("x-headrace-queue-ms", str(round(head.waited * 1000))),
-                ("x-headrace-cache", head.cache.value),
-            ]
-        return headers
+        if head is None:
+            return ()
+        return (
+            ("x-headrace-instance", head.instance),
+            ("x-headrace-model", head.model),
+            ("x-headrace-attempts", str(head.attempts)),
+            ("x-headrace-queue-ms", str(round(head.waited * 1000))),
+            ("x-headrace-cache", head.cache.value),
+        )

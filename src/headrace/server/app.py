@@ -64,11 +64,14 @@ def build_app(
         endpoint = Endpoint(handler, _READ, intake)
         return [Route(path, endpoint) for path in paths]
 
+    cancelling = Endpoint(data_path.cancel, ("DELETE",), intake)
     routes: Sequence[Route] = [
         *(Route(path, Endpoint(handler, ("POST",), intake, reads_body=True)) for path, handler in direct.items()),
         *get(data_path.models, "/v1/models", "/models"),
         *get(data_path.model, "/v1/models/{id:path}", "/models/{id:path}"),
         *get(data_path.queue, "/v1/queue/me", "/queue/me"),
+        Route("/v1/queue/{id:path}", cancelling),
+        Route("/queue/{id:path}", cancelling),
         *get(health.metrics, "/metrics"),
         *get(health.ready, "/ready", "/readyz"),
         *get(health.live, "/live", "/livez"),

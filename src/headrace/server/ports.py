@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from headrace.model import Flow, Request, Snapshot
@@ -34,6 +34,18 @@ class GatewayPort(Protocol):
 
     def positions(self, flow: Flow) -> Sequence[tuple[str, int, float]]:
         """The waiting requests of the flow's user: request id, position from 1, seconds until the expected start."""
+        ...
+
+    def places(self) -> Mapping[str, tuple[int, float]]:
+        """Everything that waits, by request id: position from 1, seconds until the expected start."""
+        ...
+
+    def weighs_prefix(self, model: str) -> bool:
+        """Whether `Request.prefix` can matter for a request to `model`; else the server saves the work."""
+        ...
+
+    def cancel(self, request_id: str, flow: Flow) -> bool:
+        """End a request of the flow's user and tell its reader. False: the user has none of that id."""
         ...
 
     async def drain(self, grace: float) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from headrace.core.naming import caught
-from headrace.errors import Fault, HeadraceError, model_not_found
+from headrace.errors import Fault, HeadraceError, invalid_request, model_not_found
 from headrace.model import AnswerForm, Request
 from headrace.runtime.sharing import scope_key
 from headrace.server.answers import AnswerWriter, Closing
@@ -19,6 +19,7 @@ from headrace.server.identity import deadline_of, flow_of, new_id, request_id_of
 from headrace.server.ports import GatewayPort
 from headrace.server.refusals import answer_json, refuse
 from headrace.server.settings import ServerSettings
+from headrace.server.waiting import WaitingRoom
 from headrace.wire.openai import OpenAICall, fingerprint, model_body, models_body, parse
 
 _log = structlog.get_logger("headrace.server")
@@ -43,6 +44,7 @@ class DataPath:
         self._wall = wall
         self._created = int(wall())
         self._open: set[str] = set()
+        self._room = WaitingRoom(gateway.places, settings.queue_note_after, settings.queue_note_every)
 
     def answering(self, endpoint: str) -> Handler:
         """The handler for `chat`, `completions` or `embeddings`."""
@@ -79,6 +81,19 @@ class DataPath:
         body = msgspec.json.encode({"object": "list", "user": flow.user, "data": waiting})
         answer_json(exchange, 200, body, [("cache-control", "no-store")])
 
+    def cancel(self, exchange: Exchange) -> None:
+        """`DELETE /v1/queue/{id}`: end one of the caller's own requests, whether it waits or runs."""
+        request_id = exchange.params.get("id", "")
+        try:
+            found = self._gateway.cancel(request_id, flow_of(exchange))
+        except HeadraceError as error:
+            refuse(exchange, error.fault)
+            return
+        if found:
+            answer_json(exchange, 200, msgspec.json.encode({"id": request_id, "object": "request", "cancelled": True}))
+        else:
+            refuse(exchange, invalid_request("You have no request of that id that is not over.", status=404))
+
     def _answer(self, endpoint: str, exchange: Exchange) -> None:
         arrived = self._clock()
         request_id = self._unused(request_id_of(exchange))
@@ -92,6 +107,7 @@ class DataPath:
 
         def closed(closing: Closing) -> None:
             self._open.discard(request_id)
+            self._room.leave(request_id)
             self._log_end(request, closing, arrived)
 
         self._open.add(request_id)
@@ -107,6 +123,8 @@ class DataPath:
         writer.too_large = reply.cancel
         exchange.on_disconnect = left
         exchange.on_drain = reply.resume
+        if call.stream and (exchange.header("x-headrace-keepalive") or "").strip().lower() != "off":
+            self._room.enter(request_id, writer)
 
     def _request(self, request_id: str, exchange: Exchange, call: OpenAICall) -> Request:
         flow = flow_of(exchange, call.user, call.priority)

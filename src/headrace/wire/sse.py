@@ -17,6 +17,7 @@ from typing import NamedTuple
 EVENT_LIMIT = 4 * 1024 * 1024
 """Most bytes of one event. Beyond it the stream counts as broken."""
 
+_COMMENT_LIMIT = 256
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -35,7 +36,18 @@ def event(payload: bytes) -> bytes:
 class SseReader:
     """Cuts a byte stream into events, wherever the network cut it."""
 
-    __slots__ = ("_after_cr", "_data", "_data_size", "_limit", "_name", "_open", "_open_size", "_start", "overflowed")
+    __slots__ = (
+        "_after_cr",
+        "_data",
+        "_data_size",
+        "_limit",
+        "_name",
+        "_open",
+        "_open_size",
+        "_start",
+        "comment",
+        "overflowed",
+    )
 
     def __init__(self, limit: int = EVENT_LIMIT) -> None:
         self._limit = limit
@@ -47,6 +59,8 @@ class SseReader:
         self._data: list[bytes] = []
         self._data_size = 0
         self._name = b""
+        self.comment = b""
+        """The beginning of the latest comment's text, without its colon."""
         self.overflowed = False
 
     @property
@@ -115,6 +129,8 @@ class SseReader:
             self._data_size += len(line)
         elif name == b"event":
             self._name = value.strip()[:64]
+        elif not name:
+            self.comment = value[:_COMMENT_LIMIT]
 
     def _overflow(self) -> None:
         self.overflowed = True
