@@ -125,3 +125,38 @@ def test_the_example_runs() -> None:
     result = Suite().result(scenario, "fair", [1])
     for group in ("people", "assistant", "night-job"):
         assert result.metrics[f"answered[{group}]"] > 0
+
+
+def test_the_example_of_shares_gives_what_the_weights_say() -> None:
+    """ann twice as much as ben or cleo, who asks three times as much; batch one part where normal gets three."""
+    scenario = load(Path(__file__).parents[2] / "examples" / "shares.yaml").shorter(60)
+    found = Suite().result(scenario, "fair", [1]).metrics
+    wanted = {"ann": 0.75 * 0.5, "ben": 0.75 * 0.25, "cleo": 0.75 * 0.25, "job": 0.25}
+    assert {name: found[f"least_share[{name}]"] for name in wanted} == pytest.approx(wanted, rel=0.1)
+
+
+def test_hashed_prefixes_count_in_the_blocks_of_their_trace(tmp_path: Path) -> None:
+    """Mooncake hashes 512 tokens at a time: a second request with the first block of the first has 512 cached."""
+    rows = [
+        {"timestamp": at, "input_length": 1300, "output_length": 5, "hash_ids": [1, end]}
+        for at, end in ((0, 2), (5000, 3))
+    ]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = """
+        duration: 10
+        machines: [{name: gpu, prefix_tokens: 100000}]
+        clients: [{name: all, arrivals: {type: trace, file: t.jsonl, format: mooncake}}]
+    """
+
+    visits = Suite().result(load(write(tmp_path, text)), "fair", [1]).records[0].visits
+
+    assert [visit.cached for visit in visits] == [0, 512]
+    with pytest.raises(ConfigError, match="different blocks"):
+        load(
+            write(
+                tmp_path,
+                text.replace(
+                    "clients: [", "clients: [{name: talk, arrivals: {type: closed_loop, sessions: 1}, session: {}}, "
+                ),
+            )
+        )

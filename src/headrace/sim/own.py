@@ -12,6 +12,7 @@ targets:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
@@ -22,9 +23,10 @@ import yaml
 from headrace.core.settings import FairnessSettings, Settings
 from headrace.errors import ConfigError
 from headrace.model import ServiceClass
+from headrace.sim.engine import PREFIX_BLOCK
 from headrace.sim.profile import A100, PROFILES, EngineProfile
 from headrace.sim.scenario import PATIENT, Machine, Outage, Scenario, Sense, Target
-from headrace.sim.trace import read
+from headrace.sim.trace import MOONCAKE_BLOCK, read
 from headrace.sim.workload import Client, Count, Natural, Positive, Replay
 
 
@@ -121,8 +123,17 @@ def _scenario(file: File, path: Path) -> Scenario:
         ),
         targets=tuple(_target(spec, path) for spec in file.targets),
         contenders=file.contenders,
+        prefix_block=_prefix_block(file.clients, path),
         folder=path.parent,
     )
+
+
+def _prefix_block(clients: Sequence[Client], path: Path) -> int:
+    """Tokens of one block of the prefix caches: that of the traces with hashes, if there are any."""
+    hashed = any(isinstance(client.arrivals, Replay) and client.arrivals.format == "mooncake" for client in clients)
+    if hashed and any(client.session is not None for client in clients):
+        raise ConfigError(f"{path}: sessions and traces with hashes count prefixes in different blocks; use two files")
+    return MOONCAKE_BLOCK if hashed else PREFIX_BLOCK
 
 
 def _machines(spec: MachineSpec, path: Path) -> list[Machine]:
