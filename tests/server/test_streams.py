@@ -112,6 +112,17 @@ async def test_a_failure_before_the_first_byte_is_an_http_error() -> None:
         assert "x-should-retry" not in answer.headers
 
 
+async def test_who_would_come_back_too_soon_is_told_not_to() -> None:
+    """The official clients ignore a `retry-after` over a minute and repeat at once: `x-should-retry` stops that."""
+    for seconds, told in ((60.0, None), (61.0, "false")):
+        gateway = FakeGateway(refusal=(Ending.CIRCUIT_OPEN, errors.circuit_open(seconds)))
+        async with front_door(gateway) as front, front.client() as client:
+            client.post("/v1/chat/completions", CHAT)
+            answer = await client.answer()
+            assert answer.headers["retry-after"] == str(int(seconds))
+            assert answer.headers.get("x-should-retry") == told
+
+
 async def test_what_will_fail_again_says_so() -> None:
     """`x-should-retry: false` keeps the official clients from trying twice more."""
     gateway = FakeGateway(refusal=(Ending.MODEL_NOT_FOUND, errors.model_not_found("m")))

@@ -20,6 +20,8 @@ _log = structlog.get_logger("headrace.server")
 _SHOWN_PATH = 200
 """Characters of a path that nobody serves in the log: it is the caller's."""
 
+LONGEST_OBEYED = 60.0
+"""Seconds of `retry-after` that the official SDKs wait; a longer one they ignore, and try again within seconds."""
 JSON = ("content-type", "application/json")
 
 
@@ -61,6 +63,9 @@ def _advice(fault: Fault) -> list[tuple[str, str]]:
     if seconds is not None and fault.retry_after is not None:
         headers.append(("retry-after", str(seconds)))
         headers.append(("retry-after-ms", str(max(1, math.ceil(fault.retry_after * 1000)))))
-    if fault.retryable is not None:
-        headers.append(("x-should-retry", "true" if fault.retryable else "false"))
+    retryable = fault.retryable
+    if retryable is None and fault.retry_after is not None and fault.retry_after > LONGEST_OBEYED:
+        retryable = False
+    if retryable is not None:
+        headers.append(("x-should-retry", "true" if retryable else "false"))
     return headers
