@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from random import Random
 
+import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.core.settings import RecoverySettings, Settings
-from headrace.model import Flow, ServiceClass
+from headrace.model import AnswerForm, Cause, Flow, Outcome, ServiceClass, Usage
 from headrace.runtime.observe import Gauges, Metrics
 from headrace.testing import on_virtual_time
 from tests.runtime.engines import DOWN, Bench
+from tests.runtime.virtual import later
 
 SAME = b"f" * 32
 
@@ -64,6 +66,23 @@ def busy() -> Observed:
     bench.ask("other", model="not-named-in-the-configuration", flow=Flow(ServiceClass.BATCH))
     bench.engines.attempts[-1].answer(b"x")
     return observed
+
+
+@on_virtual_time
+async def test_the_pace_is_that_of_complete_streams() -> None:
+    """Time per token after the first; a whole answer, whose tokens come all at once, says nothing about it."""
+    observed = Observed(Bench())
+    for name, form in (("streamed", AnswerForm.STREAM), ("whole", AnswerForm.WHOLE)):
+        observed.bench.ask(name, form=form)
+        attempt = observed.bench.engines.attempts[-1]
+        attempt.say(b"a")
+        await later(2.0)
+        attempt.finish(b"b", outcome=Outcome(Cause.OK, usage=Usage(1, 5), committed=True, status=200))
+
+    labels = {"model": "m", "class": "normal"}
+    assert observed.value("time_per_output_token_seconds_count", **labels) == 1
+    assert observed.value("time_per_output_token_seconds_sum", **labels) == pytest.approx(0.5)
+    assert observed.metrics.open == 0
 
 
 @on_virtual_time

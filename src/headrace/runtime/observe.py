@@ -14,9 +14,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from headrace.model import (
+    AnswerForm,
     Arrived,
     BreakerState,
     Bury,
+    Cause,
     Decision,
     Dispatch,
     Event,
@@ -32,6 +34,7 @@ from headrace.runtime.stores import DeadLetters
 from headrace.runtime.tallies import Counts, Times
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_PACES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5, 10)
 _BREAKER = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
 
@@ -42,6 +45,10 @@ class _Open:
     arrived: float
     model: str
     service_class: str
+    streams: bool
+    """Its first content tells when its first token was made; that of a whole answer comes with the last."""
+    first: float | None = None
+    """When the first content of the call came that this request leads."""
 
 
 class Metrics:
@@ -67,6 +74,13 @@ class Metrics:
             "Arrival of a call's first request to its first content.",
             *per_model,
         )
+        self._pace = Times(
+            registry,
+            _PACES,
+            "time_per_output_token_seconds",
+            "First content of a complete stream to its end, by its other tokens.",
+            *per_model,
+        )
         self._wait = Times(registry, _SECONDS, "queue_wait_seconds", "Time in the queue.", "class")
         self._calls = Counts(registry, "model_calls_total", "Attempts sent to instances.", "instance")
         self._outcomes = Counts(registry, "attempts_total", "Attempts by how they ended.", "cause", "kind")
@@ -85,13 +99,15 @@ class Metrics:
         if isinstance(event, Arrived):
             request = event.request
             model = request.model if request.model in self._models else "other"
-            self._open[request.id] = _Open(now, model, request.flow.service_class.value)
+            streams = request.form is AnswerForm.STREAM
+            self._open[request.id] = _Open(now, model, request.flow.service_class.value, streams)
         elif isinstance(event, Started):
             leader = self._open.get(self._leaders.get(event.call, ""))
             if leader is not None:
+                leader.first = now
                 self._first_token.note(now - leader.arrived, leader.model, leader.service_class)
         elif isinstance(event, Finished):
-            self._finished(event)
+            self._finished(event, now)
         elif isinstance(event, Reconfigured):
             self._models = frozenset(
                 served.name for instance in event.instances for served in instance.models if "*" not in served.name
@@ -106,10 +122,14 @@ class Metrics:
             elif isinstance(decision, Bury):
                 self._dead.add(decision.letter.reason)
 
-    def _finished(self, event: Finished) -> None:
+    def _finished(self, event: Finished, now: float) -> None:
         outcome = event.outcome
         self._outcomes.add(outcome.cause.value, outcome.kind.value)
         usage = outcome.usage
+        if usage is not None and usage.completion > 1 and outcome.cause is Cause.OK:
+            leader = self._open.get(self._leaders.get(event.call, ""))
+            if leader is not None and leader.streams and leader.first is not None:
+                self._pace.note((now - leader.first) / (usage.completion - 1), leader.model, leader.service_class)
         if usage is not None:
             self._tokens.add("prompt", amount=usage.prompt)
             self._tokens.add("cached", amount=usage.cached)
