@@ -26,7 +26,7 @@ P = ParamSpec("P")
 
 GUARD = 10.0
 """Longest wait for something a test is sure of, in seconds of the loop's clock."""
-_SETTLE = 0.004
+SETTLE = 0.004
 """Real seconds of silence on all sockets after which virtual time jumps; all peers live in the same thread."""
 
 
@@ -104,7 +104,7 @@ def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        run_virtual(test(*args, **kwargs), settle=_SETTLE)
+        run_virtual(test(*args, **kwargs), settle=SETTLE)
 
     return run
 
