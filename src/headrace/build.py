@@ -57,7 +57,10 @@ class Headrace:
         self._journal = journal
         if journal is not None:
             self.gateway.observe(journal)
-        registry.register(Gauges(self.gateway.snapshot, self.dead_letters, self.stages, lambda: self._upstream.replays))
+        shown = config.metrics.users
+        registry.register(
+            Gauges(self.gateway.snapshot, self.dead_letters, self.stages, lambda: self._upstream.replays, shown)
+        )
         health = config.health_check
         settings = ProbeSettings(
             interval=health.interval_seconds, timeout=health.timeout_seconds, deep_every=health.deep_check_interval

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -14,7 +15,7 @@ from headrace.core.settings import RecoverySettings, Settings
 from headrace.model import AnswerForm, Cause, Flow, Outcome, ServiceClass, Usage
 from headrace.runtime.observe import Gauges, Metrics
 from headrace.testing import on_virtual_time
-from tests.runtime.engines import DOWN, Bench
+from tests.runtime.engines import DOWN, OK, Attempt, Bench
 from tests.runtime.virtual import later
 
 SAME = b"f" * 32
@@ -23,13 +24,13 @@ SAME = b"f" * 32
 class Observed:
     """A bench whose metrics can be read."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, users: int = 0) -> None:
         self.bench = bench
         self.registry = CollectorRegistry()
         self.metrics = Metrics(self.registry, ["m"])
         bench.gateway.observe(self.metrics)
         self.registry.register(
-            Gauges(bench.gateway.snapshot, bench.letters, lambda: [("queue", 1, 512)], replays=lambda: 3)
+            Gauges(bench.gateway.snapshot, bench.letters, lambda: [("queue", 1, 512)], lambda: 3, users)
         )
 
     def value(self, name: str, **labels: str) -> float:
@@ -156,6 +157,53 @@ async def test_gauges_show_the_moment() -> None:
     assert observed.value("breaker_state", instance="gpu-1") == 0
     assert observed.value("stage_capacity", stage="queue") == 512
     assert observed.value("dead_letter_depth") == 0
+
+
+@on_virtual_time
+async def test_fairness_can_be_read() -> None:
+    """Spread and Jain's index of those who wait, closed gates with their reasons, refunds, errors of estimates."""
+    observed = Observed(Bench(limit=1))
+    assert observed.registry.get_sample_value("headrace_fairness_jain") is None, "nobody waits: nothing is known"
+    bench = observed.bench
+    for number in range(4):
+        for user, expected in (("ann", 500), ("bob", 10)):
+            flow = Flow(ServiceClass.NORMAL, "default", user)
+            bench.ask(f"{user}{number}", flow=flow, prompt_tokens=expected)
+    for attempt in range(4):
+        await later(1.0)
+        bench.engines.attempts[attempt].answer(b"x")
+    index = observed.registry.get_sample_value("headrace_fairness_jain")
+    assert index is not None
+    assert 0.5 <= index < 0.99
+    assert observed.value("fairness_spread_tokens") > 0
+    assert observed.value("gate_closed_seconds_total", instance="gpu-1", reason="in_flight") == 4.0
+    assert observed.value("refunded_tokens_total") > 0
+    assert observed.value("output_estimate_error") > 0
+    assert "ann" not in generate_latest(observed.registry).decode()
+
+
+@on_virtual_time
+async def test_the_largest_users_are_named_where_that_is_wanted() -> None:
+    """So many of them and no more; what the others had is one number."""
+    observed = Observed(Bench(), users=2)
+
+    def answer(attempt: Attempt) -> None:
+        attempt.say(b"x")
+        attempt.finish(outcome=replace(OK, usage=Usage(attempt.dispatch.request.prompt_tokens, 2)))
+
+    observed.bench.engines.script = answer
+    for number in range(6):
+        flow = Flow(ServiceClass.NORMAL, "lab", f"user-{number}")
+        observed.bench.ask(f"r{number}", flow=flow, prompt_tokens=100 * (number + 1))
+    shown = {
+        sample.labels["user"]: sample.value
+        for family in observed.registry.collect()
+        for sample in family.samples
+        if sample.name == "headrace_user_service_tokens"
+    }
+    assert list(shown) == ["lab/user-5", "lab/user-4", "other"]
+    assert shown["lab/user-5"] > shown["lab/user-4"] > 0
+    assert shown["other"] > 0
 
 
 @on_virtual_time

@@ -93,6 +93,7 @@ def instance_view(instance_id: str = "a", healthy: bool = True, models: Sequence
         speed=50.0,
         reliability=1.0,
         closed_because="",
+        closed_seconds={"window": 1.5},
     )
 
 
@@ -169,6 +170,11 @@ class FakeGateway:
             queued_by_user={"default/secret-user": 1},
             instances=self.instances,
             totals={"accepted": 3},
+            service={"default/secret-user": 77.0},
+            jain=0.98654,
+            spread=512.0,
+            spread_seconds=0.25,
+            refunded=64.0,
         )
 
     def places(self) -> Mapping[str, tuple[int, float]]:

@@ -108,6 +108,14 @@ async def test_health_shows_instances_and_queue_but_no_users() -> None:
         assert health["queue"] == {"waiting": 1, "size": 512, "by_class": {"batch": 1}}
         assert health["instances"][0]["id"] == "a"
         assert health["instances"][0]["breaker"] == "closed"
+        assert health["instances"][0]["gate_closed_seconds"] == {"window": 1.5}
+        assert health["fairness"] == {
+            "jain": 0.987,
+            "spread_tokens": 512.0,
+            "spread_seconds": 0.25,
+            "refunded_tokens": 64.0,
+            "output_estimate_error": None,
+        }
         assert b"secret-user" not in answer.body
 
 

@@ -155,7 +155,7 @@ class HealthCheckSection(Section):
 
 
 class MetricsSection(Section):
-    """The engines' own metrics: their queues and KV caches, as far as they tell."""
+    """The engines' own metrics: their queues and KV caches, as far as they tell. And what /metrics tells of users."""
 
     enabled: bool = Field(
         default=True, description="Read those of local engines that have some: vllm, sglang, tgi, tensorrt, llamacpp."
@@ -165,6 +165,9 @@ class MetricsSection(Section):
     )
     path: Place | None = Field(
         default=None, description="Where they are, as /metrics; null: at the engine's usual place."
+    )
+    users: int = Field(
+        0, ge=0, le=20, description="So many users, those served most, are named in /metrics; the rest are `other`."
     )
 
 

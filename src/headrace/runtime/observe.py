@@ -1,7 +1,8 @@
 """Prometheus metrics: an observer of (event, decisions, now), and gauges read from the snapshot when scraped.
 
-Labels are bounded: a model that no instance names exactly is `other`, and no label is made by a caller (no user,
-key or request id). What belongs to one request is remembered between its arrival and its end only.
+Labels are bounded: a model that no instance names exactly is `other`, and no label is made by a caller: no key, no
+request id, and users only where the operator wants to see the largest few. What belongs to one request is remembered
+between its arrival and its end only.
 """
 
 from __future__ import annotations
@@ -162,6 +163,7 @@ class Gauges(Collector):
         dead_letters: for their number.
         stages: depth and capacity of each stage, by name.
         replays: calls sent once more because their idle connection had been closed.
+        users: so many users are shown by name with their service, the others as one; 0: none.
     """
 
     def __init__(
@@ -170,11 +172,13 @@ class Gauges(Collector):
         dead_letters: DeadLetters,
         stages: Callable[[], Iterable[tuple[str, int, int]]],
         replays: Callable[[], int],
+        users: int = 0,
     ) -> None:
         self._snapshot = snapshot
         self._dead_letters = dead_letters
         self._stages = stages
         self._replays = replays
+        self._users = users
 
     def describe(self) -> Iterable[Metric]:
         """Nothing beforehand: what is collected depends on the moment."""
@@ -197,6 +201,10 @@ class Gauges(Collector):
             "breaker_state", "0 closed, 1 half-open, 2 open.", "instance", ((v.id, _BREAKER[v.breaker]) for v in views)
         )
         yield from _engine_metrics(views)
+        yield from _gates(views)
+        yield from _fairness(snapshot)
+        if self._users:
+            yield _services(snapshot, self._users)
         yield CounterMetricFamily(
             "headrace_stale_connections",
             "Calls sent once more because the engine had closed their idle connection.",
@@ -218,6 +226,51 @@ def _engine_metrics(views: Sequence[InstanceView]) -> Iterable[Metric]:
     yield _known("engine_metrics_stale", "1: they are read, and say nothing or nothing new.", stale)
     yield _known("engine_waiting", "Requests in the engine's own queue, as it last said.", waiting)
     yield _known("engine_kv_usage", "Share of the engine's KV cache in use, as it last said.", kv)
+
+
+def _gates(views: Sequence[InstanceView]) -> Iterable[Metric]:
+    text = "Time that something waited while the instance's gate was shut, by reason."
+    family = CounterMetricFamily("headrace_gate_closed_seconds", text, labels=("instance", "reason"))
+    for view in views:
+        for reason, seconds in view.closed_seconds.items():
+            family.add_metric((view.id, reason), seconds)
+    yield family
+
+
+def _fairness(snapshot: Snapshot) -> Iterable[Metric]:
+    """How equal the service is; no sample where nothing can be said, which is not the same as perfect."""
+    jain = GaugeMetricFamily(
+        "headrace_fairness_jain", "Jain's index of the last minute's service of the users who wait, 1 being equal."
+    )
+    if snapshot.jain is not None:
+        jain.add_metric((), snapshot.jain)
+    yield jain
+    yield GaugeMetricFamily(
+        "headrace_fairness_spread_tokens",
+        "Largest difference of service between two flows that wait side by side, in charged tokens per weight.",
+        value=snapshot.spread,
+    )
+    yield GaugeMetricFamily(
+        "headrace_fairness_spread_seconds",
+        "The same as time of the machines they wait for; 0 while their capacity is unknown.",
+        value=snapshot.spread_seconds,
+    )
+    yield CounterMetricFamily(
+        "headrace_refunded_tokens", "Charged in advance and given back, in charged tokens.", value=snapshot.refunded
+    )
+    error = GaugeMetricFamily(
+        "headrace_output_estimate_error", "How far expected lengths of answers are off, as a part of the real ones."
+    )
+    if snapshot.estimate_error is not None:
+        error.add_metric((), snapshot.estimate_error)
+    yield error
+
+
+def _services(snapshot: Snapshot, users: int) -> Metric:
+    """The users served most, and the rest of those that the scheduler knows as one."""
+    ranked = sorted(snapshot.service.items(), key=lambda item: -item[1])
+    shown = [*ranked[:users], ("other", sum(service for _, service in ranked[users:]))]
+    return _gauge("user_service_tokens", "Charged tokens of the last minute.", "user", shown)
 
 
 def _known(name: str, text: str, values: Iterable[tuple[str, float | None]]) -> Metric:

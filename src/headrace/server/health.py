@@ -79,6 +79,13 @@ def _view(snapshot: Snapshot) -> dict[str, object]:
         "waiting_for_retry": snapshot.waiting_retry,
         "sharing": snapshot.following,
         "totals": dict(snapshot.totals),
+        "fairness": {
+            "jain": _rounded(snapshot.jain),
+            "spread_tokens": round(snapshot.spread, 1),
+            "spread_seconds": round(snapshot.spread_seconds, 3),
+            "refunded_tokens": round(snapshot.refunded, 1),
+            "output_estimate_error": _rounded(snapshot.estimate_error),
+        },
         "instances": [
             {
                 "id": instance.id,
@@ -94,7 +101,12 @@ def _view(snapshot: Snapshot) -> dict[str, object]:
                 "speed_tokens_per_second": round(instance.speed, 1),
                 "reliability": round(instance.reliability, 3),
                 "gate": instance.closed_because or "open",
+                "gate_closed_seconds": {name: round(spent, 3) for name, spent in instance.closed_seconds.items()},
             }
             for instance in snapshot.instances
         ],
     }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
