@@ -17,15 +17,12 @@ from typing import Literal
 import pytest
 
 from headrace.testing import MockEngine, MockStats, Script, run_virtual, steps
-from headrace.testing.timing import TimingNumbers
 from tests.e2e.client import client
 from tests.e2e.flood import Crowd, Felt, Load, alone, crowd, typical
 from tests.e2e.front import SETTLE, Front, front, virtually
 from tests.e2e.test_engine_metrics import gauges, known
 from tests.runtime.metered import Metered, page
 
-A100: TimingNumbers = {"prefill_tps": 14_700, "decode_tps": 90}
-"""About what one such card does with a model of eight billion parameters."""
 PATIENCE = 6000.0
 """Seconds, virtual, that callers wait."""
 LOAD = Load()
@@ -35,6 +32,11 @@ UNGATED: Mapping[str, object] = {"engine": "vllm", "max_concurrent": 1024, "wind
 
 How = Literal["fair", "blind", "fifo", "pass_through"]
 """With metrics; without them; by arrival behind the same gates; nothing held back."""
+
+
+def a100(slots: int, speed: float = 1.0) -> MockEngine:
+    """About what one such card does with a model of eight billion parameters."""
+    return MockEngine(model="m", slots=slots, prefill_tps=14_700, decode_tps=90, speed=speed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def seen(how: How, slots: int) -> Seen:
 
 async def _seen(how: How, slots: int) -> Seen:
     async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(MockEngine(model="m", slots=slots, **A100))
+        engine = await stack.enter_async_context(a100(slots))
         gate = await stack.enter_async_context(
             front(
                 engine,
@@ -117,7 +119,7 @@ async def test_a_light_user_hardly_feels_a_flood_in_real_time() -> None:
     first: dict[str, float] = {}
     for policy in ("fair", "fifo"):
         async with (
-            MockEngine(model="m", slots=8, speed=4, **A100) as engine,
+            a100(8, speed=4) as engine,
             front(engine, scheduling={"policy": policy}, instances=GATED) as gate,
         ):
             together = await crowd(gate.client, LOAD, _accepted(gate, LOAD.flood))
@@ -145,7 +147,7 @@ async def test_a_flood_is_held_back_when_the_metrics_fail(bad: Script | bytes) -
     load = Load(flood=60, light=3)
     metered = Metered(page())
     async with (
-        MockEngine(model="m", slots=8, **A100) as engine,
+        a100(8) as engine,
         metered.engine,
         front(engine, instances={**GATED, "metrics": f"{metered.engine.url}/metrics"}) as gate,
         client(gate.client.url, PATIENCE) as caller,
@@ -190,7 +192,7 @@ async def test_batch_goes_only_where_the_engines_queue_is_empty() -> None:
 
 @cache
 def paces(flood_class: str) -> tuple[tuple[Felt, ...], Crowd]:
-    """Somebody who waits for each word, alone and beside 160 answers of a class, at an engine that many streams slow."""
+    """One who waits for each word, alone and beside 160 answers of a class, at an engine that many streams slow."""
 
     async def ask() -> tuple[tuple[Felt, ...], Crowd]:
         classes = {"flood_class": flood_class, "light_class": "interactive"}
@@ -210,8 +212,8 @@ def paces(flood_class: str) -> tuple[tuple[Felt, ...], Crowd]:
 
 @pytest.mark.slow
 def test_batch_gives_way_to_whoever_waits_for_each_word() -> None:
-    """Beside batch, interactive tokens come clearly faster than beside normal work, the first one soon; and batch goes on
-    at two thirds of the normal flood's rate at least."""
+    """Beside batch, interactive tokens come clearly faster than beside normal work, the first one soon; and batch goes
+    on at two thirds of the normal flood's rate at least."""
     (before, beside_batch), (_, beside_normal) = paces("batch"), paces("normal")
     during, among_normal = beside_batch.during_flood, beside_normal.during_flood
     assert beside_batch.all_answered
