@@ -28,13 +28,6 @@ async def upstream() -> AsyncIterator[DirectUpstream]:
     assert client.running == 0
 
 
-@pytest.fixture
-async def engine() -> AsyncIterator[ScriptedEngine]:
-    """An engine whose every write is controlled."""
-    async with ScriptedEngine() as scripted:
-        yield scripted
-
-
 async def served(upstream: DirectUpstream, engine: ScriptedEngine) -> Listener:
     """An exchange that has ended."""
     listener, _ = ask(upstream, engine)

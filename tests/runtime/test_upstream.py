@@ -6,7 +6,6 @@ import asyncio
 import gzip
 import ssl
 import zlib
-from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
@@ -16,24 +15,7 @@ from headrace.runtime.failures import translated
 from headrace.runtime.upstream import Client, Failure
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, steps
 from headrace.wire.adapters import EngineRequest
-from tests.runtime.listener import ASK, CLIENTS, Listener, ask, turns
-
-
-@pytest.fixture(params=CLIENTS)
-async def upstream(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
-    """Each client in turn; it must leave nothing behind."""
-    client: Client = request.param()
-    yield client
-    await client.close()
-    assert client.running == 0
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[ScriptedEngine]:
-    """An engine whose every write is controlled."""
-    async with ScriptedEngine() as scripted:
-        yield scripted
-
+from tests.runtime.listener import ASK, Listener, ask, turns
 
 # ---------------------------------------------------------------------------------------------- what goes out and in
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -13,23 +13,6 @@ from headrace.runtime.upstream import Client, Failure, UpstreamFailed
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, guarded, run_virtual, steps
 from headrace.wire.adapters import EngineRequest
 from tests.runtime.listener import ASK, CLIENTS, GUARD, WITHIN, Listener, ask, turns
-
-
-@pytest.fixture(params=CLIENTS)
-async def upstream(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
-    """Each client in turn; it must leave nothing behind."""
-    client: Client = request.param()
-    yield client
-    await client.close()
-    assert client.running == 0
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[ScriptedEngine]:
-    """An engine whose every write is controlled."""
-    async with ScriptedEngine() as scripted:
-        yield scripted
-
 
 # ------------------------------------------------------------------------------------------------------------ aborting
 
