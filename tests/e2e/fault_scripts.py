@@ -24,6 +24,8 @@ SSE = ("content-type", "text/event-stream")
 HTML = b"<html><body><h1>Welcome to the proxy</h1></body></html>"
 HALF = b'{"id":"x","object":"chat.completion","model":"m","choices":[{"index":0,"mess'
 BROKEN_EVENT = b'data: {"model":"m","choices":[{"index":\n\n'
+TWO_FRAMINGS = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+UPGRADE = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
 TOKENS = (26, 7)
 _PIECE = 64 * 1024
 
@@ -146,6 +148,22 @@ def limited(*values: str) -> Script:
 async def limited_until(conn: ScriptedConnection) -> None:
     """429 with the date that is half a minute away."""
     await play(limited(formatdate(time() + 30.0, usegmt=True)), conn)
+
+
+def half_refusal(status: int) -> list[Step]:
+    """The head of a refusal, which wants to be left alone for half a minute if it is 429, and nothing of its body."""
+    wait = [("retry-after", "30")] if status == 429 else []
+    return [steps.head(status, [JSON, *wait])]
+
+
+async def packed_refusal(conn: ScriptedConnection) -> None:
+    """A refusal whose words nobody can read."""
+    await conn.whole(429, b"\x8b\x05\x80", (("content-encoding", "br"), ("retry-after", "30")))
+
+
+def empty(conn: ScriptedConnection) -> bytes:
+    """The form of an answer, and nothing in it."""
+    return piece(conn, "", None, {"choices": []}) if conn.request.streams else body(conn, more={"choices": []})
 
 
 def body(conn: ScriptedConnection, text: str = "fine", more: Mapping[str, object] | None = None) -> bytes:

@@ -87,7 +87,14 @@ SILENCE = (
         whole=failed(TIMEOUT, limit="idle"),
         stream=broken(TIMEOUT, limit="idle"),
     ),
+    streams(
+        "silence after the finish reason",
+        [steps.chunk("fine"), steps.finish(), steps.hang()],
+        replace(FINE, limit="idle"),
+    ),
 )
+
+ONE_OF_TWO = [steps.chunk("a"), steps.chunk("b", 1), steps.finish(index=1), steps.chunk("", 0), steps.cut()]
 
 BREAKING_OFF = (
     both("closed without an answer", steps.close(), failed(CUT)),
@@ -99,6 +106,7 @@ BREAKING_OFF = (
     split("a proper end before any content", opened(steps.end()), whole=failed(PROTOCOL), stream=failed(CUT)),
     split("a proper end in the middle of the answer", begun(steps.end()), whole=failed(PROTOCOL), stream=broken()),
     streams("`[DONE]` before any chunk", [steps.done(), steps.end()], failed(PROTOCOL)),
+    streams("cut when one of two choices has finished", ONE_OF_TWO, broken()),
     streams("cut after the finish reason", [steps.chunk("fine"), steps.finish(), steps.cut()], FINE),
 )
 
@@ -129,7 +137,13 @@ STATUSES = (
     both("429, retry after 99999999", does.limited("99999999"), limited(60)),
     both("429, retry after 20 and after 30", does.limited("20", "30"), limited(30)),
     both("429, `retry-after-ms: 12000`", does.says(429, ("retry-after-ms", "12000")), limited(12)),
+    both(
+        "429, retry after 30, and no body", [*does.half_refusal(429), steps.hang()], replace(limited(30), limit="idle")
+    ),
+    both("429, retry after 30, in an unknown packing", does.packed_refusal, limited(30)),
     both("500", does.says(500), failed(SERVER)),
+    both("500, and no body", [*does.half_refusal(500), steps.hang()], failed(SERVER, limit="idle")),
+    both("500, cut in its body", [*does.half_refusal(500), steps.cut()], failed(SERVER)),
     both("502, a proxy's page", steps.whole(502, does.HTML, [("content-type", "text/html")]), failed(SERVER)),
     both("503", does.says(503), failed(SERVER, 503, retry_after=(60,))),
     both("503, retry after 30", does.says(503, ("retry-after", "30")), limited(30)),
@@ -174,6 +188,7 @@ NOT_WHAT_WAS_ASKED_FOR = (
     streams(
         "JSON that is none, in the middle", [steps.chunk("a"), steps.event(does.BROKEN_EVENT), steps.end()], broken()
     ),
+    split("an answer without choices", does.sends(does.empty), whole=failed(PROTOCOL), stream=failed(CUT)),
     both("a wrong content type", does.mislabelled, FINE),
     both("a whole body to one who asked for a stream", does.sends(does.body), FINE),
     split("a stream to one who asked for a whole body", does.sends(does.stream), whole=failed(PROTOCOL), stream=FINE),
@@ -198,6 +213,8 @@ BREACHES_OF_HTTP = (
         whole=failed(TIMEOUT, limit="idle"),
         stream=FINE,
     ),
+    both("two framings at once", does.preceded(does.TWO_FRAMINGS, steps.hang()), failed(PROTOCOL)),
+    both("another protocol", does.preceded(does.UPGRADE, steps.hang()), failed(PROTOCOL)),
     both("no length, ended by closing", does.unframed(does.good), FINE),
     split("no length, closed too soon", does.unframed(part), whole=failed(PROTOCOL), stream=broken()),
     both("two answers to one request", does.twice, FINE),
@@ -307,7 +324,7 @@ def _told_both(row: Row) -> tuple[str, str]:
 
 def _told(fate: Fate) -> str:
     if fate.cause is Cause.OK:
-        return "is answered"
+        return "is answered" + (f" after `{fate.limit}`" if fate.limit else "")
     if fate.broken:
         return f"breaks off with `{fate.code}`" + (f" after `{fate.limit}`" if fate.limit else "")
     words = [str(fate.status), f"`{fate.code}`" if fate.code else f"`{fate.kind}` in the engine's own words"]

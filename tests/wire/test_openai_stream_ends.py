@@ -54,6 +54,33 @@ def test_what_counts_as_finished(stream: bytes, complete: bool, clean: bool) -> 
     assert out.outcome.kind is (OutcomeKind.SUCCESS if complete else OutcomeKind.FAILURE)
 
 
+SECOND = chunk({"content": "b"}, index=1)
+SECOND_ROLE = chunk({"role": "assistant", "content": ""}, index=1)
+
+
+@pytest.mark.parametrize(
+    ("parts", "complete"),
+    [
+        ([content("a"), SECOND, chunk(finish="stop", index=1)], False),
+        ([content("a"), SECOND, FIN], False),
+        ([content("a"), SECOND, FIN, chunk(finish="stop", index=1)], True),
+        ([content("a"), SECOND, chunk(finish="stop", index=1), content("c"), FIN], True),
+        ([content("a"), SECOND, chunk(finish="stop", index=1), DONE], True),
+        ([SECOND, content("a"), chunk(finish="stop", index=1)], False),
+        ([SECOND, chunk(finish="stop", index=1)], True),
+        ([content("a"), SECOND_ROLE, FIN], True),
+        ([content("a") + SECOND + SECOND, FIN], False),
+    ],
+)
+@pytest.mark.parametrize("joined", [True, False], ids=["one read", "many reads"])
+def test_every_choice_that_has_begun_must_finish(parts: list[bytes], complete: bool, joined: bool) -> None:
+    """Of several choices none may be left half told, however the reads are cut; `[DONE]` ends them all."""
+    for clean in (True, False):
+        out = decode([b"".join(parts)] if joined else parts, clean=clean)
+        assert (out.outcome.cause is Cause.OK) is complete
+        assert out.data.endswith(DONE) is complete
+
+
 def test_a_broken_stream_invents_nothing() -> None:
     """After content: no finish reason, no `[DONE]`; the caller is told that the answer is incomplete."""
     for clean in (True, False):

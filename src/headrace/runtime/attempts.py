@@ -1,8 +1,8 @@
 """One attempt at one instance over HTTP: from the order to dispatch to the outcome. `backend` describes the seam.
 
-Timeouts, each finite: connect (in the upstream client); first token, from the start to the
-first content, streams only; idle, between reads once the answer flows, which pings reset; attempt, over all. A reader
-that cannot keep up is no silence of the engine. Silence is measured by a count of reads looked at a few times per
+Timeouts, each finite: connect (in the upstream client); first token, from the start to the first content, streams only;
+idle, between reads once the answer flows or is a refusal, which pings reset; attempt, over all. A reader that cannot
+keep up is no silence of the engine. Silence is measured by a count of reads looked at a few times per
 idle time, so that no clock is read per chunk; it is noticed at most an eighth later than it should.
 """
 
@@ -199,12 +199,12 @@ class _Exchange:
         if self._done:
             self._end()
             return
-        if failure is None or (failure is Failure.CUT and self._status not in (0, 200)):
-            self._complete(clean=True)  # a refusal is understood without the rest of its body
-        elif self._decoder is not None and failure is not Failure.PROTOCOL:
+        if failure is None:
+            self._complete(clean=True)
+        elif failure is Failure.CUT and self._decoder is not None:
             self._complete(clean=False)
         else:
-            self._finish(Outcome(_CAUSES[failure], committed=self._started, status=self._status or None, detail=detail))
+            self._break_off(_CAUSES[failure], detail)
 
     # ------------------------------------------------------------------ inside
 
@@ -235,6 +235,26 @@ class _Exchange:
             secrets = (self._key,) if self._key else ()
             headers = self._status_headers
             self._finish(self._adapter.refused(self._status, headers, bytes(self._body), self._wall(), secrets))
+
+    def _break_off(self, cause: Cause, detail: str) -> None:
+        """No more will come. It does not matter to a refusal, nor to an answer that only lacks its last mark."""
+        if self._refused:
+            self._complete(clean=True)
+            return
+        usage = None
+        if self._decoder is not None:
+            frames, outcome = self._decoder.finish(clean=False)
+            if outcome.cause is Cause.OK:
+                self._pass(frames)
+                self._finish(outcome)
+                return
+            usage = outcome.usage
+        self._finish(Outcome(cause, usage, self._started, status=self._status or None, detail=detail))
+
+    @property
+    def _refused(self) -> bool:
+        """The engine has answered with a status that says all: its body is only an explanation."""
+        return self._status not in (0, 200)
 
     def _pass(self, frames: Sequence[Frame]) -> bool:
         """Hand frames on; False: the last reader left while it was written to."""
@@ -285,7 +305,7 @@ class _Exchange:
             self._time_out("no complete answer in time")
         elif self._awaits_token and now >= self._since + limits.first_token:
             self._time_out("no first token in time")
-        elif (self._started or self._body) and now >= self._last_beat + limits.idle:
+        elif (self._started or self._body or self._refused) and now >= self._last_beat + limits.idle:
             self._time_out("silence in the middle of the answer")
         else:
             self._watch(loop)
@@ -295,11 +315,9 @@ class _Exchange:
         return not self._whole and not self._started
 
     def _time_out(self, detail: str) -> None:
-        usage = None if self._decoder is None else self._decoder.finish(clean=False)[1].usage
-        outcome = Outcome(Cause.TIMEOUT, usage, self._started, status=self._status or None, detail=detail)
         if self._connection is not None:
             self._connection.abort()
-        self._finish(outcome)
+        self._break_off(Cause.TIMEOUT, detail)
 
     def _part(self) -> None:
         """Let a finished stream end by itself, but not for long; break off one that went wrong."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import cast
+from typing import Literal, cast
 
 import msgspec
 
@@ -79,6 +79,7 @@ class _PlainDelta(msgspec.Struct, gc=False):
 
 
 class _PlainChoice(msgspec.Struct, gc=False):
+    index: Literal[0] | None = None
     finish_reason: None = None
     delta: _PlainDelta | None = None
 
@@ -115,7 +116,10 @@ _TOOL_CALLS = msgspec.json.Decoder(list[ToolCall])
 
 
 def is_plain(payload: bytes, model: str | None) -> bool:
-    """Whether `payload` is a valid chunk of `model` with nothing to look at: no finish, usage, error or tool call."""
+    """Whether `payload` is a valid chunk of `model` with nothing to look at.
+
+    That is: no finish reason, usage, error, tool call, or choice but the first.
+    """
     try:
         return _PLAIN.decode(payload).model == model
     except (msgspec.MsgspecError, RecursionError):

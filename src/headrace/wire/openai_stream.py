@@ -8,7 +8,8 @@ a blank line. A cut never shows: the output is the same for every way to cut the
 Commit: chunks without content are held back until the first content or finish reason, so that an attempt which fails
 before it can be made again elsewhere, unseen.
 
-Finished is a stream that gave a finish reason or `[DONE]`. A clean end of the body alone is a broken stream.
+Finished is a stream that gave `[DONE]`, or a finish reason to each choice it began. A clean end of the body alone is a
+broken stream.
 
 Bounds: an event, and what is held back, are at most `sse.EVENT_LIMIT` bytes.
 """
@@ -36,7 +37,7 @@ DONE = sse.event(b"[DONE]")
 
 _MODEL = re.compile(rb'"model"\s*+:\s*+"(?:[^"\\]|\\.)*+"')
 _CHOICES_LIMIT = 128
-"""Choices whose tool calls are numbered; OpenAI's own bound for `n`."""
+"""Choices that are told apart; OpenAI's own bound for `n`."""
 
 
 def regular(data: bytes, model: str | None) -> int:
@@ -67,8 +68,10 @@ class OpenAIDecoder:
         "_length_cut",
         "_model",
         "_numbers",
+        "_passed",
         "_reader",
         "_rename",
+        "_talking",
         "_usage_chunk",
         "_usage_raw",
         "_verdict",
@@ -90,7 +93,11 @@ class OpenAIDecoder:
         """Content has begun and the next byte begins an event: a regular read may go straight through."""
         self._held: list[bytes] = []
         self._held_size = 0
-        self._finished = False
+        self._talking: set[int] = set()
+        """Choices that were seen to begin, those of regular reads apart, which are all of choice 0."""
+        self._finished: set[int] = set()
+        self._passed = False
+        """A regular read went straight through."""
         self._length_cut = False
         self._verdict: Outcome | None = None
         self._model: str | None = None
@@ -108,6 +115,7 @@ class OpenAIDecoder:
         """What clients may see of `data` and of what was kept before."""
         if self._direct and (chunks := regular(data, self._model)):
             self.tokens += chunks
+            self._passed = True
             if self._rename is not None:
                 data = data.replace(*self._rename)
             return (Frame(data),)
@@ -122,7 +130,7 @@ class OpenAIDecoder:
         frames: list[Frame] = []
         if not self.ended:
             self._finish_open(clean, frames)
-        if self._verdict is None and not self.ended and self._finished:
+        if self._verdict is None and not self.ended and self._all_finished:
             self._close(frames)
         return frames, self._outcome(clean)
 
@@ -191,8 +199,8 @@ class OpenAIDecoder:
     def _pass(self, choices: list[shapes.Choice], data: bytes, counted: bool, frames: list[Frame]) -> None:
         finished = [choice for choice in choices if choice.finished]
         if finished:
-            self._finished = True
             self._length_cut |= any(bytes(choice.finish_reason) == b'"length"' for choice in finished)
+        self._note(choices)
         content = any(choice.has_content for choice in choices)
         if counted and (content or (self.started and not finished)):
             self.tokens += 1
@@ -201,6 +209,19 @@ class OpenAIDecoder:
             frames.append(Frame(data))
         else:
             self._hold(data)
+
+    def _note(self, choices: list[shapes.Choice]) -> None:
+        """Remember which choices have begun, and which are finished."""
+        for choice in choices:
+            known = self._finished if choice.finished else self._talking
+            if (choice.finished or choice.has_content) and len(known) < _CHOICES_LIMIT:
+                known.add(choice.index or 0)
+
+    @property
+    def _all_finished(self) -> bool:
+        """Each choice that has begun, and at least one, has its finish reason."""
+        begun = {0, *self._talking} if self._passed else self._talking
+        return bool(self._finished) and begun <= self._finished
 
     def _hold(self, data: bytes) -> None:
         self._held.append(data)
@@ -317,5 +338,5 @@ class OpenAIDecoder:
             )
         if self._verdict is not None:
             return replace(self._verdict, usage=self._verdict.usage or usage)
-        whole = self._finished and not self._length_cut
+        whole = self._all_finished and not self._length_cut
         return Outcome(Cause.OK, usage=usage, committed=self.started, status=200, cacheable=whole)
