@@ -119,6 +119,18 @@ def test_a_journal_replays_on_the_machines_of_a_file(tmp_path: Path) -> None:
     assert from_journal(journal, None).machines[0].profile.name == "a100"
 
 
+def test_a_replay_lasts_as_long_as_the_recorded_traffic_did(tmp_path: Path) -> None:
+    """Of a flood that came within a second and kept a machine busy for a minute, all is seen, not the first second."""
+    flood = [
+        {"at": n / 100, "took": n + 1.0, "user": "u", "prompt_tokens": 100, "output_tokens": 200} for n in range(60)
+    ]
+    journal = tmp_path / "day.jsonl"
+    journal.write_text("\n".join(json.dumps(request) for request in flood))
+    scenario = from_journal(journal, None)
+    assert scenario.duration == pytest.approx(1.1 * 60.59)
+    assert Suite().result(scenario, "fair", [1]).metrics["answered"] == 60
+
+
 def test_the_example_runs() -> None:
     """The scenario that the documents point to is one, with a service for everybody."""
     scenario = load(Path(__file__).parents[2] / "examples" / "simulate.yaml").shorter(30)

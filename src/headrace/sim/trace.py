@@ -3,8 +3,8 @@
 * azure: CSV with TIMESTAMP (wall clock, 100 ns digits), ContextTokens, GeneratedTokens. Nobody's name is in it.
 * mooncake: JSON Lines with timestamp (ms), input_length, output_length, hash_ids (ids of 512-token prefix blocks).
 * headrace: JSON Lines written by `headrace serve --journal`, one object per request: at (s), tenant, user, class,
-  session, prompt_tokens, output_tokens; the last two are required. Lines with `headrace_journal` begin a start of the
-  gateway, at the wall time `started`.
+  session, prompt_tokens, output_tokens, took (s, to its end); both lengths are required. Lines with `headrace_journal`
+  begin a start of the gateway, at the wall time `started`.
 
 A name that ends in `.gz` is unpacked. `shipped:NAME` means a file that comes with headrace.
 """
@@ -43,6 +43,8 @@ class Row(NamedTuple):
     tenant: str = "default"
     service_class: ServiceClass = ServiceClass.NORMAL
     session: str = ""
+    took: float = 0.0
+    """Seconds until it had ended; 0 where the trace does not say."""
 
 
 def read(name: str, form: str, folder: Path, seconds: float | None = None) -> list[Row]:
@@ -134,6 +136,7 @@ class _JournalLine(msgspec.Struct, rename={"service_class": "class"}):
     service_class: ServiceClass = ServiceClass.NORMAL
     session: str = ""
     output_cap: int | None = None
+    took: float | None = None
     cache: str = "miss"
     ending: str = "answered"
 
@@ -160,7 +163,7 @@ def _journal(file: TextIO) -> Iterator[Row]:
         if line.ending != "answered":
             output = averages.get((line.tenant, line.user)) or line.output_cap or averages.get(None) or 1
         who = (line.user, line.tenant, line.service_class, line.session)
-        yield Row(line.at, max(1, line.prompt_tokens), output, (), *who)
+        yield Row(line.at, max(1, line.prompt_tokens), output, (), *who, line.took or 0.0)
 
 
 def _average_outputs(lines: Iterable[_JournalLine]) -> dict[tuple[str, str] | None, int]:
