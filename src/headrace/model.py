@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headrace.errors import Fault
 
@@ -136,7 +136,7 @@ class Request:
     prefix_block: int = 0
     """Tokens of one block."""
     replayable: bool = True
-    payload: Any = field(default=None, repr=False, compare=False)
+    payload: object = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

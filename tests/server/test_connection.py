@@ -9,6 +9,7 @@ import pytest
 from headrace import errors
 from headrace.model import AnswerForm, Ending
 from headrace.server.settings import ServerSettings
+from headrace.wire.openai import OpenAICall
 from tests.server.fakes import CHAT, DONE, WHOLE, FakeGateway, FakeReply, RawClient, chunk, front_door
 
 PATH = "/v1/chat/completions"
@@ -129,6 +130,7 @@ async def test_a_body_in_pieces_is_put_together() -> None:
             await client.writer.drain()
         client.writer.write(b"0\r\n\r\n")
         reply = await gateway.arrived()
+        assert isinstance(reply.request.payload, OpenAICall)
         assert reply.request.payload.body == BODY
 
 

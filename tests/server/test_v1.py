@@ -13,6 +13,7 @@ from headrace import errors
 from headrace.model import AnswerForm, Ending, Flow, ServiceClass
 from headrace.runtime.sharing import DedupMode, DedupScope
 from headrace.server.settings import ServerSettings
+from headrace.wire.openai import OpenAICall
 from tests.server.fakes import CHAT, WHOLE, FakeGateway, FakeReply, front_door, instance_view
 
 COLD = {**CHAT, "temperature": 0}
@@ -40,6 +41,7 @@ async def test_the_request_carries_what_deciding_needs() -> None:
     assert (request.model, request.endpoint, request.form) == ("m", "chat", AnswerForm.STREAM)
     assert request.output_cap == 7
     assert request.prompt_tokens >= 1
+    assert isinstance(request.payload, OpenAICall)
     assert json.loads(request.payload.body) == {**CHAT, "max_tokens": 7, "stream": True}
 
 

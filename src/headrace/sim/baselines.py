@@ -29,6 +29,7 @@ from headrace.model import (
     Settle,
     Started,
 )
+from headrace.sim.callers import Ask
 from headrace.sim.prefix import PrefixCache
 
 RPM = 60
@@ -72,7 +73,8 @@ class Affinity:
 
     def __call__(self, request: Request, loads: Sequence[Load]) -> Load:
         """Choose, and remember what will be cached there."""
-        chain: Sequence[int] = request.payload.chain
+        ask = request.payload
+        chain = ask.chain if isinstance(ask, Ask) else request.prefix
         hits = {load.instance.id: self._cache(load).match(chain, request.prompt_tokens) for load in loads}
 
         def score(load: Load) -> tuple[float, int]:
