@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ import structlog
 
 from headrace.core.naming import caught
 from headrace.errors import Fault, HeadraceError, invalid_request, model_not_found
-from headrace.model import AnswerForm, Request
+from headrace.model import AnswerForm, Flow, Request
 from headrace.runtime.sharing import scope_key
 from headrace.server.answers import AnswerWriter, Closing
 from headrace.server.exchange import Exchange, Handler
@@ -21,6 +22,7 @@ from headrace.server.refusals import answer_json, refuse
 from headrace.server.settings import ServerSettings
 from headrace.server.waiting import WaitingRoom
 from headrace.wire.openai import OpenAICall, fingerprint, model_body, models_body, parse
+from headrace.wire.prompt_prefix import BLOCK_TOKENS, prefix_of, session_prefix
 
 _log = structlog.get_logger("headrace.server")
 
@@ -44,6 +46,7 @@ class DataPath:
         self._wall = wall
         self._created = int(wall())
         self._open: set[str] = set()
+        self._salt = secrets.token_bytes(16)
         self._room = WaitingRoom(gateway.places, settings.queue_note_after, settings.queue_note_every)
 
     def answering(self, endpoint: str) -> Handler:
@@ -129,6 +132,7 @@ class DataPath:
     def _request(self, request_id: str, exchange: Exchange, call: OpenAICall) -> Request:
         flow = flow_of(exchange, call.user, call.priority)
         shared, look_up, remember = self._sharing(exchange, call)
+        prefix, block = self._prefix(call, flow)
         return Request(
             id=request_id,
             flow=flow,
@@ -141,8 +145,21 @@ class DataPath:
             fingerprint=fingerprint(call, scope_key(self._settings.dedup_scope, flow)) if shared else None,
             look_up=look_up,
             remember=remember,
+            prefix=prefix,
+            prefix_block=block,
             payload=call,
         )
+
+    def _prefix(self, call: OpenAICall, flow: Flow) -> tuple[tuple[int, ...], int]:
+        """The prompt's chain and the tokens of its blocks, where it can matter; a short prompt goes by its session."""
+        if call.endpoint == "embeddings" or not self._gateway.weighs_prefix(call.model):
+            return (), 0
+        chain = prefix_of(call, flow.tenant, self._salt)
+        if chain:
+            return chain, BLOCK_TOKENS
+        if flow.session:
+            return session_prefix(flow.tenant, flow.user, flow.session, self._salt), call.prompt_tokens
+        return (), 0
 
     def _sharing(self, exchange: Exchange, call: OpenAICall) -> tuple[bool, bool, bool]:
         """Whether the call may be shared, answered from the cache, and kept in it (RFC 9111, 5.2.1).
