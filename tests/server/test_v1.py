@@ -223,7 +223,10 @@ async def test_each_request_is_one_line_in_the_log_without_its_text() -> None:
 LONG = {"model": "m", "messages": [{"role": "user", "content": "once upon a time " * 200}]}
 
 
-async def prefixes(*asked: tuple[Mapping[str, object], Mapping[str, str]], several: tuple[str, ...]) -> list[FakeReply]:
+Asked = tuple[Mapping[str, object], Mapping[str, str]]
+
+
+async def prefixes(*asked: Asked, several: tuple[str, ...]) -> list[FakeReply]:
     """The replies to requests that one server got, one after the other; `several` instances serve these models."""
     gateway = FakeGateway(several=several)
     async with front_door(gateway) as front, front.client() as client:
@@ -237,7 +240,7 @@ async def prefixes(*asked: tuple[Mapping[str, object], Mapping[str, str]], sever
 
 async def test_a_prompts_beginning_is_told_where_there_is_a_choice() -> None:
     """The same for the same prompt; none where one instance serves the model, or the prompt is short."""
-    asked = ((LONG, {}), (LONG, {"x-headrace-user": "alice"}), (CHAT, {}))
+    asked: tuple[Asked, ...] = ((LONG, {}), (LONG, {"x-headrace-user": "alice"}), (CHAT, {}))
     first, second, short = (reply.request for reply in await prefixes(*asked, several=("m",)))
     assert first.prefix == second.prefix
     assert len(first.prefix) * first.prefix_block <= first.prompt_tokens
@@ -250,7 +253,7 @@ async def test_a_prompts_beginning_is_told_where_there_is_a_choice() -> None:
 async def test_a_session_holds_short_prompts_together() -> None:
     """Without enough text the conversation's name stands for it; another user's of the same name is another."""
     named, alice = {"x-session-id": "s"}, {"x-headrace-user": "alice"}
-    asked = ((CHAT, named), (CHAT, {**named, **alice}), (CHAT, named), (LONG, named), (LONG, {}))
+    asked: tuple[Asked, ...] = ((CHAT, named), (CHAT, {**named, **alice}), (CHAT, named), (LONG, named), (LONG, {}))
     one, other, again, long, bare = (reply.request for reply in await prefixes(*asked, several=("m",)))
     assert len(one.prefix) == 1
     assert one.prefix == again.prefix != other.prefix
