@@ -135,7 +135,6 @@ class Request:
     """Hashes of the prompt's blocks, each covering all before it, salted by tenant: who may share what was read."""
     prefix_block: int = 0
     """Tokens of one block."""
-    replayable: bool = True
     payload: object = field(default=None, repr=False, compare=False)
 
 
