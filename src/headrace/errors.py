@@ -19,7 +19,7 @@ dialect. The library raises it as an exception:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,17 @@ class Fault:
     """False tells clients not to retry (`x-should-retry: false`); None leaves it to them."""
     body: bytes | None = None
     """An engine's own error body, passed through as it came (only for faults of the caller)."""
+    attempts: int = 0
+    """How often an engine was asked in vain."""
 
     @property
     def retry_after_seconds(self) -> int | None:
         """`retry_after` as whole seconds of at least 1, as the header wants it."""
         return None if self.retry_after is None else max(1, math.ceil(self.retry_after))
+
+    def after(self, attempts: int) -> Fault:
+        """The same fault after so many attempts."""
+        return replace(self, attempts=attempts) if attempts else self
 
 
 class HeadraceError(Exception):

@@ -288,8 +288,8 @@ Counted as **failure**: speaks against the instance; five in a row open its brea
 usual cooldown and at most for a minute. **Success**: the answer went out whole.
 
 *Else* stands before what the caller is told if no other instance can answer. Nothing is seen of an attempt that failed
-before the first word; `x-headrace-attempts` tells how many there were. Once a word of a stream has reached the caller
-nobody else is asked: an error event ends it, without `[DONE]` and without a finish reason.
+before the first word; `x-headrace-attempts` tells how many there were, also beside an error. Once a word of a stream
+has reached the caller nobody else is asked: an error event ends it, without `[DONE]` and without a finish reason.
 
 *After* names the limit in the section `timeouts` that ends the wait. The codes are explained in [errors](errors.md).
 """

@@ -111,6 +111,7 @@ class Cell:
             error = answer.error
             assert answer.header("content-type") == "application/json"
             assert answer.header("x-headrace-drop-reason") == fate.ending.value
+            assert answer.header("x-headrace-attempts") == str(fate.asked)
             assert answer.header("x-should-retry") == ("false" if fate.final else None)
             told = answer.header("retry-after")
             assert ((int(told),) if told else ()) in [(seconds,) for seconds in fate.retry_after] or [()]

@@ -154,7 +154,7 @@ async def test_what_a_backend_cannot_be_asked_is_the_callers_fault() -> None:
     bench.engines.script = unable
     caller, _ = bench.ask("a")
 
-    assert caller.endings == [(Ending.REJECTED, refusal)]
+    assert caller.endings == [(Ending.REJECTED, refusal.after(1))]
     assert len(bench.engines.attempts) == 1
     assert bench.letters.count == 0
     bench.assert_empty()

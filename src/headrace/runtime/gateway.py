@@ -219,7 +219,8 @@ class Gateway:
     def _settle(self, decision: Settle) -> None:
         reply = self._replies.pop(decision.ticket)
         flight = reply.flight
-        reply.settle(decision.ending, decision.fault)
+        fault = decision.fault
+        reply.settle(decision.ending, fault if fault is None else fault.after(decision.attempts))
         if flight is not None:
             flight.members -= 1
             if flight.members == 0:

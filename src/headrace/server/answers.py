@@ -38,6 +38,8 @@ class Closing:
     ending: Ending
     status: int
     head: AnswerHead | None
+    attempts: int
+    """How often an engine was asked."""
 
 
 class AnswerWriter:
@@ -169,17 +171,19 @@ class AnswerWriter:
     def _fail(self, ending: Ending, fault: Fault) -> None:
         if self._opened:
             self._exchange.finish(error_frame(fault))
-            self._close(ending, 200)
+            self._close(ending, 200, fault.attempts)
         else:
             headers = [*self._known_headers(), *self._learned_headers(), ("x-headrace-drop-reason", ending.value)]
+            if self._head is None and fault.attempts:
+                headers.append(("x-headrace-attempts", str(fault.attempts)))
             refuse(self._exchange, fault, headers)
-            self._close(ending, fault.status)
+            self._close(ending, fault.status, fault.attempts)
 
-    def _close(self, ending: Ending, status: int) -> None:
+    def _close(self, ending: Ending, status: int, attempts: int = 0) -> None:
         self._over = True
         self._collected.clear()
         self.too_large = None  # it leads back here, and what leads back waits for the garbage collector
-        self._closed(Closing(ending, status, self._head))
+        self._closed(Closing(ending, status, self._head, attempts if self._head is None else self._head.attempts))
 
     def _known_headers(self) -> Sequence[tuple[str, str]]:
         return (("x-request-id", self._request.id), ("x-headrace-class", self._request.flow.service_class.value))

@@ -206,5 +206,5 @@ class DataPath:
             status=closing.status,
             ms=round((self._clock() - arrived) * 1000, 1),
             instance=head.instance if head is not None else None,
-            attempts=head.attempts if head is not None else 0,
+            attempts=closing.attempts,
         )
