@@ -15,7 +15,7 @@ ENGINE  := $(VENV)/.real-engine
 LISTS   := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup develop real-engine serve chat demo test test-all test-more lint format bench generate clean
+.PHONY: help setup develop real-engine serve chat demo test test-all test-more lint format bench generate plots clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,7 +59,7 @@ serve: $(RUNTIME) ## start the gateway on 127.0.0.1:8080 (ARGS='--port 9000 --co
 chat: $(RUNTIME) ## talk to a running gateway, or to the built-in echo engine
 	@$(BIN)/headrace chat $(ARGS)
 
-demo: $(RUNTIME) ## 20 requests, 3 model calls, an outage: no key, no network
+demo: $(RUNTIME) ## 20 requests, 3 model calls, an outage: no key, no network (ARGS='--scene power-user')
 	@$(BIN)/headrace demo $(ARGS)
 
 test: $(DEVELOP) ## run the tests (TESTARGS='-k breaker')
@@ -88,6 +88,20 @@ bench: $(DEVELOP) ## measure: added latency, decisions per second, the micro tab
 generate: $(RUNTIME) ## write examples/headrace.yaml and schema/headrace.schema.json anew
 	@$(BIN)/headrace check --schema > schema/headrace.schema.json
 	@$(BIN)/headrace check --example > examples/headrace.yaml
+
+# A scenario of several parts writes one picture for each; the documents show the main one.
+plots: $(DEVELOP) ## draw the pictures in docs/plots anew (some minutes)
+	@mkdir -p build/plots
+	@$(BIN)/headrace demo --scene power-user --plot docs/plots/power-user.png > build/plots/power-user.txt
+	@$(BIN)/headrace simulate examples/shares.yaml --policy fair,pass_through --plot docs/plots/shares.png > build/plots/shares.txt
+	@$(BIN)/headrace simulate S1 --policy fair,poll_gate,pass_through --plot docs/plots/s1.png > build/plots/s1.txt
+	@$(BIN)/headrace simulate S2 --policy fair,poll_gate,pass_through --plot build/plots/s.png > build/plots/s2.txt
+	@$(BIN)/headrace simulate S3 --policy fair,fifo,pass_through --plot docs/plots/s3.png > build/plots/s3.txt
+	@$(BIN)/headrace simulate S5-overload --policy fair,pass_through_affinity,pass_through --plot docs/plots/s5-overload.png > build/plots/s5.txt
+	@$(BIN)/headrace simulate S8 --policy fair,poll_gate,pass_through --plot build/plots/s.png > build/plots/s8.txt
+	@mv build/plots/s-S2.png docs/plots/s2.png
+	@mv build/plots/s-S8.png docs/plots/s8.png
+	@echo "drawn; the tables are in build/plots"
 
 clean: ## remove the environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
