@@ -37,15 +37,16 @@ def cells(*, beside: bool) -> list[object]:
     """Each fault in each form to which it applies. Slow: what differs from another cell in a detail only.
 
     Completions are chat but for the chunks' shape; a good answer has no use for a second instance; the many forms of
-    `Retry-After` are about the only one.
+    `Retry-After` are about the only one, and the same to both forms of answer.
     """
     found: list[object] = []
     for row in ROWS.values():
         for form in FORMS:
             fate = row.stream if "streamed" in form else row.whole
             if fate is not None:
-                idle = beside and (fate.cause is Cause.OK or row.name.startswith("429, "))
-                marks = [pytest.mark.slow] if idle or form.startswith("completions") else []
+                waits = row.name.startswith("429, ") and (beside or form != "chat whole")
+                idle = beside and fate.cause is Cause.OK
+                marks = [pytest.mark.slow] if waits or idle or form.startswith("completions") else []
                 found.append(pytest.param(row, form, id=f"{row.name}-{form}", marks=marks))
     return found
 
