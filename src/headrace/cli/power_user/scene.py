@@ -134,12 +134,10 @@ async def _alone(traffic: Traffic) -> Alone:
 
 async def _measure(strategy: Strategy, traffic: Traffic, seen: Callable[[Measured], None]) -> Measured:
     async with _Stage(strategy, traffic) as stage:
-        watching = asyncio.create_task(_watch(stage, seen))
-        try:
+        async with asyncio.TaskGroup() as together:
+            watching = together.create_task(_watch(stage, seen))
             window = await stage.run.go()
-        finally:
             watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
         measured = stage.measured(window, ended=True)
     seen(measured)
     return measured
