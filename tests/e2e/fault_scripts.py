@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, Step, steps
-from tests.e2e.front import later
+from tests.runtime.virtual import later
 
 PATIENCE = 10_000.0
 """Virtual seconds; longer than any limit."""

@@ -6,11 +6,9 @@ Because nothing in it ticks, it also runs on virtual time (`virtually`): minutes
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any, ParamSpec
 
 from prometheus_client import CollectorRegistry
 
@@ -19,15 +17,11 @@ from headrace.cli.serve import server_settings
 from headrace.config import Config
 from headrace.model import Decision, Event, InstanceView, Sealed
 from headrace.server import hosted
-from headrace.testing import Changes, MockEngine, ScriptedEngine, run_virtual
+from headrace.testing import Changes, MockEngine, ScriptedEngine
 from tests.e2e.client import Client, client
-
-P = ParamSpec("P")
 
 GUARD = 10.0
 """Longest wait for something a test is sure of, in seconds of the loop's clock."""
-SETTLE = 0.004
-"""Real seconds of silence on all sockets after which virtual time jumps; all peers live in the same thread."""
 
 
 class Front:
@@ -97,21 +91,3 @@ async def front(*engines: ScriptedEngine | MockEngine, **sections: Mapping[str, 
 def _of(name: str, extra: Mapping[str, object]) -> Mapping[str, object]:
     """What is to be added for one engine: texts with `{}` in them get its name."""
     return {key: value.replace("{}", name) if isinstance(value, str) else value for key, value in extra.items()}
-
-
-def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Decorator: the test runs on virtual time, loopback sockets included."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        run_virtual(test(*args, **kwargs), settle=SETTLE)
-
-    return run
-
-
-async def later(seconds: float) -> None:
-    """Let virtual time pass; only under `virtually`."""
-    loop = asyncio.get_running_loop()
-    passed = loop.create_future()
-    loop.call_later(seconds, passed.set_result, None)
-    await passed

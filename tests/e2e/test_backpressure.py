@@ -19,9 +19,10 @@ import pytest
 from headrace.testing import MockEngine, MockStats, Script, run_virtual, steps
 from tests.e2e.client import client
 from tests.e2e.flood import Crowd, Felt, Load, alone, crowd, typical
-from tests.e2e.front import SETTLE, Front, front, virtually
+from tests.e2e.front import Front, front
 from tests.e2e.test_engine_metrics import gauges, known
 from tests.runtime.metered import Metered, page
+from tests.runtime.virtual import SETTLE, virtually
 
 PATIENCE = 6000.0
 """Seconds, virtual, that callers wait."""

@@ -10,7 +10,8 @@ import pytest
 from headrace.model import BreakerState
 from headrace.testing import Script, ScriptedEngine, steps
 from tests.e2e.client import Heard, chat
-from tests.e2e.front import Front, front, later, virtually
+from tests.e2e.front import Front, front
+from tests.runtime.virtual import later, virtually
 
 THRESHOLD = 3
 RECOVERY = 5.0

@@ -8,7 +8,8 @@ import pytest
 
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, steps
 from tests.e2e.client import Heard, chat
-from tests.e2e.front import Front, front, later, virtually
+from tests.e2e.front import Front, front
+from tests.runtime.virtual import later, virtually
 
 FULL = {"mode": "full"}
 BASE = chat("same", temperature=0)

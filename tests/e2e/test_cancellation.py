@@ -12,8 +12,9 @@ import pytest
 from headrace.model import BreakerState
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, steps
 from tests.e2e.client import chat
-from tests.e2e.front import Front, front, later, virtually
+from tests.e2e.front import Front, front
 from tests.e2e.raw import Headers, RawCaller, raw_caller
+from tests.runtime.virtual import later, virtually
 
 PATIENCE = 10_000.0
 """Virtual seconds; more than all timeouts together."""

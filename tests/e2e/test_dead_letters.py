@@ -16,8 +16,9 @@ from headrace.runtime.stores import LetterFilter, StoredLetter
 from headrace.runtime.stores.sql import SqlDeadLetters, sqlite_url
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, steps
 from tests.e2e.client import chat, client
-from tests.e2e.front import Front, front, virtually
+from tests.e2e.front import Front, front
 from tests.e2e.process import GUARD, Program, program, run, serving
+from tests.runtime.virtual import virtually
 
 BROKEN = steps.json(500, {"error": {"message": "boom", "type": "internal_error"}})
 ALONE = {"max_retries": 0}

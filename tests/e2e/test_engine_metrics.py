@@ -9,8 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.testing import MockEngine, Script, steps
 from tests.e2e.client import Client, Heard, chat
-from tests.e2e.front import Front, front, later, virtually
+from tests.e2e.front import Front, front
 from tests.runtime.metered import NOT_FOUND, Metered, page
+from tests.runtime.virtual import later, virtually
 
 VLLM = {"engine": "vllm", "max_concurrent": 64, "window_tokens": None}
 GONE = [steps.json(500, {}), steps.whole(200, b"<html>down for maintenance</html>"), steps.hang()]

@@ -10,7 +10,8 @@ import pytest
 from headrace.model import Arrived, Decision, Dispatch, Event, Finished
 from headrace.testing import MockEngine
 from tests.e2e.client import chat
-from tests.e2e.front import Front, front, virtually
+from tests.e2e.front import Front, front
+from tests.runtime.virtual import virtually
 
 SLOTS = 4
 FLOOD = 200

@@ -18,8 +18,9 @@ from tests.e2e.client import CHAT, chat
 from tests.e2e.fault_fates import LIMITS, Fate, Row
 from tests.e2e.fault_scripts import WORDS, FaultyEngine
 from tests.e2e.fault_table import DOCUMENT, TABLE, document
-from tests.e2e.front import Front, front, later, virtually
+from tests.e2e.front import Front, front
 from tests.e2e.raw import RawAnswer, asked
+from tests.runtime.virtual import later, virtually
 
 COMPLETIONS = "/v1/completions"
 FORMS = {

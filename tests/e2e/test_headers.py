@@ -17,8 +17,9 @@ from structlog.testing import capture_logs
 from headrace.runtime.stores import LetterFilter
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, steps
 from tests.e2e.client import CHAT, chat
-from tests.e2e.front import front, virtually
+from tests.e2e.front import front
 from tests.e2e.raw import Headers, asked, got, head, raw_caller
+from tests.runtime.virtual import virtually
 
 STREAM = {**chat(), "stream": True}
 ONCE = {"max_retries": 0}

@@ -10,8 +10,9 @@ import pytest
 from headrace.model import BreakerState
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, steps
 from tests.e2e.client import chat
-from tests.e2e.front import front, later, virtually
+from tests.e2e.front import front
 from tests.e2e.raw import asked, got, raw_caller
+from tests.runtime.virtual import later, virtually
 
 PATIENCE = 10_000.0
 """Virtual seconds; longer than any limit."""

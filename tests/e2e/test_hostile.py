@@ -10,8 +10,9 @@ import pytest
 
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, steps
 from tests.e2e.client import CHAT, chat
-from tests.e2e.front import Front, front, later, virtually
+from tests.e2e.front import Front, front
 from tests.e2e.raw import asked, got, head, raw_caller
+from tests.runtime.virtual import later, virtually
 
 STREAM = {**chat(), "stream": True}
 ONCE = {"max_retries": 0}

@@ -9,7 +9,8 @@ import pytest
 
 from headrace.testing import ScriptedEngine, steps
 from tests.e2e.client import Client, chat
-from tests.e2e.front import front, virtually
+from tests.e2e.front import front
+from tests.runtime.virtual import virtually
 
 STORY = "It was a dark and stormy night, and the rain fell in torrents. "
 

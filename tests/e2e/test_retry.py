@@ -11,7 +11,8 @@ import pytest
 from headrace.model import BreakerState
 from headrace.testing import ScriptedConnection, ScriptedEngine, Step, steps
 from tests.e2e.client import chat
-from tests.e2e.front import front, later, virtually
+from tests.e2e.front import front
+from tests.runtime.virtual import later, virtually
 
 OWN_COOLDOWN = 0.2
 BACKOFF = 0.5

@@ -11,8 +11,9 @@ import pytest
 from headrace.model import BreakerState
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, Step, steps
 from tests.e2e.client import CHAT, chat
-from tests.e2e.front import front, later, virtually
+from tests.e2e.front import front
 from tests.e2e.raw import RawAnswer, asked, raw_caller
+from tests.runtime.virtual import later, virtually
 
 COMPLETIONS = "/v1/completions"
 PATHS = pytest.mark.parametrize("path", [CHAT, COMPLETIONS])

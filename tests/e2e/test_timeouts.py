@@ -15,8 +15,9 @@ import pytest
 
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, steps
 from tests.e2e.client import CHAT, chat
-from tests.e2e.front import front, later, virtually
+from tests.e2e.front import front
 from tests.e2e.raw import RawAnswer, asked, head, raw_caller
+from tests.runtime.virtual import later, virtually
 
 PATIENCE = 200_000.0
 """Virtual seconds; longer than any limit."""

@@ -11,8 +11,8 @@ from headrace.testing import run_virtual
 
 P = ParamSpec("P")
 
-_SETTLE = 0.004
-"""Real seconds of silence on all sockets after which virtual time jumps."""
+SETTLE = 0.004
+"""Real seconds of silence on all sockets after which virtual time jumps; all peers live in the same thread."""
 
 
 def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
@@ -20,7 +20,7 @@ def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        run_virtual(test(*args, **kwargs), settle=_SETTLE)
+        run_virtual(test(*args, **kwargs), settle=SETTLE)
 
     return run
 
