@@ -8,7 +8,15 @@ from random import Random
 
 import pytest
 
-from headrace.errors import CallerError, CircuitOpen, InvalidRequest, LimitExceeded, UpstreamError, invalid_request
+from headrace.errors import (
+    CallerError,
+    CircuitOpen,
+    Draining,
+    InvalidRequest,
+    LimitExceeded,
+    UpstreamError,
+    invalid_request,
+)
 from headrace.model import BreakerState
 from headrace.runtime.pipeline import Pipeline
 from headrace.runtime.prompts import PromptRequest
@@ -325,15 +333,17 @@ async def test_several_workers_are_one() -> None:
         yield "!"
 
     several = LoadBalancedWorker({"bad": bad, "good": good}, breaker_threshold=3, random=Random(2))
-    async with Pipeline(several) as pipe:
-        for _ in range(20):
-            assert (await pipe.submit(PromptRequest("q"))).text == "q!"
-        assert [piece async for piece in pipe.stream(PromptRequest("q"))] == ["q", "!"]
-    assert await several(PromptRequest("q")) == "q!"
-    assert 1 <= calls["bad"] <= 3
-    assert calls["good"] == 22
-    assert several.snapshot().instances[0].reliability < 1.0
-    await several.close()
+    async with several:
+        async with Pipeline(several) as pipe:
+            for _ in range(20):
+                assert (await pipe.submit(PromptRequest("q"))).text == "q!"
+            assert [piece async for piece in pipe.stream(PromptRequest("q"))] == ["q", "!"]
+        assert await several(PromptRequest("q")) == "q!"
+        assert 1 <= calls["bad"] <= 3
+        assert calls["good"] == 22
+        assert several.snapshot().instances[0].reliability < 1.0
+    with pytest.raises(Draining):
+        await several(PromptRequest("after its end"))
 
 
 @on_virtual_time

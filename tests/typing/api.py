@@ -128,4 +128,5 @@ async def wrapping() -> None:
     """Wrappers keep the arguments and the result of what they wrap, also when put into each other."""
     guarded = RetryPolicy(CircuitBreaker(RateLimiter(Deduplicator(measure), concurrency=2)))
     assert_type(await guarded("abc", times=2), list[int])
-    assert_type(await LoadBalancedWorker([function])(PromptRequest("q")), str)
+    async with LoadBalancedWorker([function]) as several:
+        assert_type(await several(PromptRequest("q")), str)

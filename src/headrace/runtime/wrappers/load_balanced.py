@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from random import Random
+from typing import Self
 
 from headrace.model import Snapshot
 from headrace.runtime.backend import Timeouts
@@ -67,6 +68,12 @@ class LoadBalancedWorker:
         """The state of each worker."""
         return self._pipeline.snapshot()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     async def close(self) -> None:
-        """End what is left and let go of what the workers hold."""
+        """End what is left and let go of what the workers hold; leaving it as a context manager does the same."""
         await self._pipeline.close()
