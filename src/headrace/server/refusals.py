@@ -38,7 +38,7 @@ def refuse(exchange: Exchange, fault: Fault, headers: Sequence[tuple[str, str]] 
 
 
 def refuse_early(exchange: Exchange, fault: Fault, *headers: tuple[str, str]) -> None:
-    """Refuse what no handler has seen."""
+    """Refuse, and log, what does not become a request to the gateway."""
     request_id = request_id_of(exchange)
     refuse(exchange, fault, [("x-request-id", request_id), *headers])
     _log.info("request", id=request_id, path=exchange.path[:_SHOWN_PATH], status=fault.status, code=fault.code)

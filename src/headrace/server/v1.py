@@ -18,7 +18,7 @@ from headrace.server.answers import AnswerWriter, Closing
 from headrace.server.exchange import Exchange, Handler
 from headrace.server.identity import deadline_of, flow_of, new_id, request_id_of
 from headrace.server.ports import GatewayPort
-from headrace.server.refusals import answer_json, refuse
+from headrace.server.refusals import answer_json, refuse, refuse_early
 from headrace.server.settings import ServerSettings
 from headrace.server.waiting import WaitingRoom
 from headrace.wire.openai import OpenAICall, fingerprint, model_body, models_body, parse
@@ -68,14 +68,14 @@ class DataPath:
         if asked and any(caught(name, asked) is not None for name in self._names()):
             answer_json(exchange, 200, model_body(asked, self._created))
         else:
-            refuse(exchange, model_not_found(asked))
+            refuse_early(exchange, model_not_found(asked))
 
     def queue(self, exchange: Exchange) -> None:
         """`GET /v1/queue/me`: the caller's own waiting requests and their places, from 1."""
         try:
             flow = flow_of(exchange)
         except HeadraceError as error:
-            refuse(exchange, error.fault)
+            refuse_early(exchange, error.fault)
             return
         waiting = [
             {"id": request_id, "position": position, "expected_start_seconds": round(seconds, 3)}
@@ -90,12 +90,12 @@ class DataPath:
         try:
             found = self._gateway.cancel(request_id, flow_of(exchange))
         except HeadraceError as error:
-            refuse(exchange, error.fault)
+            refuse_early(exchange, error.fault)
             return
         if found:
             answer_json(exchange, 200, msgspec.json.encode({"id": request_id, "object": "request", "cancelled": True}))
         else:
-            refuse(exchange, invalid_request("You have no request of that id that is not over.", status=404))
+            refuse_early(exchange, invalid_request("You have no request of that id that is not over.", status=404))
 
     def _answer(self, endpoint: str, exchange: Exchange) -> None:
         arrived = self._clock()
