@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace import __version__
 from headrace.cli import Refused
 from headrace.cli.options import ConfigFile, choose
 from headrace.config import Config
@@ -43,7 +44,6 @@ def serve(
     """Start the gateway. Without a file it uses the engines that the environment names, else the built-in echo."""
     from headrace.cli.greeting import greeting, listed_models, sample_model, with_listed
     from headrace.cli.logs import configure
-    from headrace.cli.version import number
 
     flags: dict[str, object] = {
         "server.port": port,
@@ -58,7 +58,7 @@ def serve(
     chosen = with_listed(chosen, listed, os.environ)
     sample = sample_model(chosen.config, listed)
     noted = _journal(journal, plain=journal_names)
-    print("\n".join(greeting(chosen, number())), flush=True)
+    print("\n".join(greeting(chosen, __version__)), flush=True)
 
     _run(chosen.config, sample, noted, talk=talk)
 

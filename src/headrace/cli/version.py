@@ -9,9 +9,4 @@ from headrace import __version__
 
 def version() -> None:
     """Print the version of headrace and of the Python it runs on."""
-    print(f"headrace {number()} (Python {platform.python_version()})")
-
-
-def number() -> str:
-    """The version of headrace."""
-    return __version__
+    print(f"headrace {__version__} (Python {platform.python_version()})")
