@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from structlog.testing import capture_logs
+
 from headrace.server.waiting import AT_ONCE, GRAIN, WaitingRoom
 from headrace.testing import on_virtual_time
 from tests.runtime.virtual import later
@@ -129,6 +131,25 @@ async def test_a_crowd_is_told_in_portions() -> None:
     times = [round(guest.times[0] - began, 6) for guest in guests]
     assert times == [round(5.0 + number // AT_ONCE * GRAIN, 6) for number in range(count)]
     assert places.asked == 3
+
+
+@on_virtual_time
+async def test_a_guest_who_cannot_be_told_keeps_nobody_else_waiting() -> None:
+    """A mistake of ours with one of them is logged; the others are told at their times, and so is he the next time."""
+    room, other = WaitingRoom(Places(), 5.0, 2.0), Listener()
+
+    class Broken(Listener):
+        def still_waits(self) -> None:
+            super().still_waits()
+            raise RuntimeError("a mistake")
+
+    broken = Broken()
+    with capture_logs() as logs:
+        room.enter("broken", broken)
+        room.enter("other", other)
+        await later(7.5)
+    assert [guest.times for guest in (broken, other)] == [[5.0, 7.0]] * 2
+    assert [entry["id"] for entry in logs] == ["broken", "broken"]
 
 
 @on_virtual_time

@@ -15,10 +15,14 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
+import structlog
+
 GRAIN = 0.1
 """Seconds between two looks, at least."""
 AT_ONCE = 512
 """Most that are told in one look; the others follow in the next."""
+
+_log = structlog.get_logger("headrace.server")
 
 
 class Guest(Protocol):
@@ -79,17 +83,16 @@ class WaitingRoom:
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
-        due = list(self._due(now))
-        places = self._places() if due else {}
-        for request_id, guest in due:
-            self._known[request_id] = (now + self._every, guest)
-            place = places.get(request_id)
-            if place is None:
-                guest.still_waits()
-            else:
-                guest.queued(*place)
-        soonest = min((when for when, _ in self._firsts()), default=None)
-        self._timer = None if soonest is None else loop.call_at(max(soonest, now + GRAIN), self._look, loop)
+        try:
+            due = list(self._due(now))
+            places = self._places() if due else {}
+            for request_id, guest in due:
+                self._known[request_id] = (now + self._every, guest)
+            for request_id, guest in due:
+                _tell(request_id, guest, places.get(request_id))
+        finally:
+            soonest = min((when for when, _ in self._firsts()), default=None)
+            self._timer = None if soonest is None else loop.call_at(max(soonest, now + GRAIN), self._look, loop)
 
     def _due(self, now: float) -> Iterator[tuple[str, Guest]]:
         """Those whose time has come and who still wait, taken out; those who do not wait any more are forgotten."""
@@ -108,3 +111,13 @@ class WaitingRoom:
         for entries in (self._known, self._new):
             if entries:
                 yield next(iter(entries.values()))
+
+
+def _tell(request_id: str, guest: Guest, place: tuple[int, float] | None) -> None:
+    try:
+        if place is None:
+            guest.still_waits()
+        else:
+            guest.queued(*place)
+    except Exception:  # noqa: BLE001 - a timer's outer edge: a mistake of ours with one guest keeps nobody else waiting
+        _log.exception("a caller could not be told where he stands", id=request_id)
