@@ -8,6 +8,7 @@ import io
 import re
 import shlex
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
@@ -110,6 +111,15 @@ def test_links_lead_somewhere(document: Path) -> None:
     """Each link to a file of this repository finds it."""
     links = [link for link in _LINK.findall(document.read_text(encoding="utf-8")) if "://" not in link]
     assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("room", ["core", "wire", "runtime", "runtime/stores", "server"])
+def test_the_rooms_are_described_file_by_file(room: str) -> None:
+    """Where contributors look for their way, each file of the rooms that answer requests has its place."""
+    named = re.findall(r"[a-z_0-9*]+\.py", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
+    files = [path.name for path in (ROOT / "src" / "headrace" / room).glob("*.py") if path.name != "__init__.py"]
+    assert files
+    assert [file for file in files if not any(fnmatch(file, name) for name in named)] == []
 
 
 def test_errors_are_documented() -> None:
