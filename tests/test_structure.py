@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src" / "headrace"
+ROOT = Path(__file__).parent.parent
+FILES = sorted(path for room in ("src", "tests", "benchmarks", "examples") for path in (ROOT / room).rglob("*.py"))
 LONGEST_FILE = 400
 LONGEST_FUNCTION = 40
 LONGER = {"model.py": 560}
 """Files that may be longer: the vocabulary is one list of small values, read from top to bottom."""
+WHOLE = {"play"}
+"""Functions that may be longer: a reference to compare with is one loop, without the short cuts it judges."""
 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
@@ -23,8 +26,8 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
             yield node.name, node.end_lineno - node.lineno + 1 - (text.count("\n") + 1 if text else 0)
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_and_functions_stay_short(path: Path) -> None:
     """A file has at most 400 lines, a function at most 40 beside its docstring."""
     assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGER.get(path.name, LONGEST_FILE)
-    assert {name: lines for name, lines in functions(path) if lines > LONGEST_FUNCTION} == {}
+    assert {name: lines for name, lines in functions(path) if lines > LONGEST_FUNCTION and name not in WHOLE} == {}

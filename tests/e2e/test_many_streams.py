@@ -15,6 +15,13 @@ STREAMS = 1000
 PATIENCE = 300.0
 """Seconds for a round: the machine may have other things to do."""
 TOKENS = 30
+ENGINE = f"--model m --slots {STREAMS} --decode-tps 2 --batch-slowdown 0 --prefill-tps 1e6 --kv-tokens 1000000"
+INSTANCE = {"models": ["m"], "max_concurrent": STREAMS, "window_tokens": None}
+ROOMY = {
+    "server": {"log_level": "warning"},
+    "scheduling": {"queue_size": STREAMS, "per_user_queue": STREAMS},
+    "timeouts": {"queue": PATIENCE},
+}
 GROWTH = 16 * 1024 * 1024
 """Bytes by which the process may be larger after the second round than after the first."""
 
@@ -39,34 +46,8 @@ async def _round(caller: Client) -> None:
 @pytest.mark.slow
 async def test_a_thousand_streams_at_once_are_whole_and_leave_no_memory_behind(tmp_path: Path) -> None:
     """Twice a thousand streams: every word arrives in its place, all run at the same time, and memory stays flat."""
-    async with mock_engine(
-        tmp_path,
-        "--model",
-        "m",
-        "--slots",
-        f"{STREAMS}",
-        "--decode-tps",
-        "2",
-        "--batch-slowdown",
-        "0",
-        "--prefill-tps",
-        "1e6",
-        "--kv-tokens",
-        "1000000",
-    ) as engine:
-        config = {
-            "server": {"log_level": "warning"},
-            "scheduling": {"queue_size": STREAMS, "per_user_queue": STREAMS},
-            "timeouts": {"queue": PATIENCE},
-            "instances": [
-                {
-                    "address": engine.url,
-                    "models": ["m"],
-                    "max_concurrent": STREAMS,
-                    "window_tokens": None,
-                }
-            ],
-        }
+    async with mock_engine(tmp_path, *ENGINE.split()) as engine:
+        config = {**ROOMY, "instances": [{**INSTANCE, "address": engine.url}]}
         async with serving(json.dumps(config), tmp_path) as running, client(running.url, PATIENCE) as caller:
             await _round(caller)
             first = running.memory

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from headrace.model import AnswerForm, Dispatch, Engine, Flow, Instance, Outcome, Request
+from headrace.runtime.backend import Timeouts
 from headrace.runtime.prompts import PromptRequest
+from headrace.runtime.workers import WorkerBackend, WorkerLike
 from headrace.testing import Changes
 from headrace.wire.frames import Frame
 from headrace.wire.openai import OpenAICall
@@ -61,3 +63,8 @@ def asked(payload: PromptRequest | OpenAICall, form: AnswerForm = AnswerForm.STR
     """An order to ask worker `w`."""
     request = Request(id="r1", flow=Flow(), model="m", prompt_tokens=3, form=form, payload=payload)
     return Dispatch("call-1", 1, WORKER, "m", request, 0.0)
+
+
+def begin(worker: WorkerLike, timeouts: Timeouts | None = None) -> tuple[WorkerBackend, Gatherer]:
+    """A backend and a port for one attempt."""
+    return WorkerBackend(worker, timeouts, wall=lambda: 1_700_000_000.5), Gatherer()
