@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.model import Cause, Ending
 from headrace.testing import Script, steps
@@ -98,6 +98,11 @@ def limited(*retry_after: int, asked: int = 1) -> Fate:
         asked=asked,
         retry_after=retry_after,
     )
+
+
+def full(fate: Fate) -> Fate:
+    """The same, told as want of room, since that is what the engine said: no limit of the caller's."""
+    return replace(fate, status=503, code="upstream_error", kind="server_error")
 
 
 OUR_KEY = Fate(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.model import Cause
+from headrace.model import Cause, Ending
 from headrace.testing import Script, ScriptedConnection, Step, steps
 from tests.e2e import fault_scripts as does
 from tests.e2e.fault_fates import (
@@ -22,6 +22,7 @@ from tests.e2e.fault_fates import (
     both,
     broken,
     failed,
+    full,
     limited,
     rejected,
     split,
@@ -146,9 +147,13 @@ STATUSES = (
     both("500, cut in its body", [*does.half_refusal(500), steps.cut()], failed(SERVER)),
     both("502, a proxy's page", steps.whole(502, does.HTML, [("content-type", "text/html")]), failed(SERVER)),
     both("503", does.says(503), failed(SERVER, 503, retry_after=(60,))),
-    both("503, retry after 30", does.says(503, ("retry-after", "30")), limited(30)),
-    both("504", does.says(504), failed(SERVER)),
-    both("529", does.says(529), IN_VAIN),
+    both("503, retry after 30", does.says(503, ("retry-after", "30")), full(limited(30))),
+    both(
+        "504",
+        does.says(504),
+        replace(failed(SERVER), status=504, code="upstream_timeout", ending=Ending.INFERENCE_TIMEOUT),
+    ),
+    both("529", does.says(529), full(IN_VAIN)),
     both("a redirect", steps.whole(307, b"", [("location", "http://127.0.0.1:9/")]), failed(PROTOCOL)),
     both("204", steps.raw(b"HTTP/1.1 204 No Content\r\n\r\n"), failed(PROTOCOL)),
     both(
@@ -260,6 +265,8 @@ ODD_BUT_COMPLETE = (
     both("usage after the finish reason", does.usage_where("after"), FINE, usage=does.TOKENS),
     both("usage everywhere", does.usage_where("early", "finish", "after"), FINE, usage=does.TOKENS),
 )
+
+_LATE = replace(failed(SERVER), status=504, code="upstream_timeout", ending=Ending.INFERENCE_TIMEOUT)
 
 TABLE: dict[str, tuple[Row, ...]] = {
     "Connecting": CONNECTING,

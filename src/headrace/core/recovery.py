@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 _REFILL_SECONDS = 60.0
 _DUST = 1e-9
 """What sums of fractions may be off by."""
-_UNAVAILABLE = 503
+_UNAVAILABLE, _GATEWAY_TIMEOUT = 503, 504
+_NO_CAPACITY = frozenset({503, 529})
+"""Statuses of an engine that is full; 429 is what it says to a caller who asks too often."""
 
 
 class RetryBudget:
@@ -133,9 +135,13 @@ def _give_up(outcome: Outcome, pool: Pool, now: float) -> GiveUp:
     match cause:
         case Cause.RATE_LIMITED:
             wait = returns_in(pool, now) or outcome.retry_after or 1.0
-            return GiveUp(Ending.INFERENCE_FAILURE, errors.engines_limited(wait))
+            full = outcome.status in _NO_CAPACITY
+            told = errors.upstream_unavailable(wait) if full else errors.engines_limited(wait)
+            return GiveUp(Ending.INFERENCE_FAILURE, told)
         case Cause.TIMEOUT:
             return GiveUp(Ending.INFERENCE_TIMEOUT, outcome.fault or errors.upstream_timeout())
+        case Cause.SERVER_ERROR if outcome.status == _GATEWAY_TIMEOUT:
+            return GiveUp(Ending.INFERENCE_TIMEOUT, errors.upstream_timeout())
         case Cause.SERVER_ERROR if outcome.status == _UNAVAILABLE and outcome.fault is None:
             return GiveUp(Ending.INFERENCE_FAILURE, errors.upstream_unavailable(returns_in(pool, now) or 1.0))
         case Cause.UPSTREAM_AUTH:
