@@ -8,12 +8,14 @@ import pytest
 from headrace.testing import (
     Changes,
     Deadlock,
+    Endless,
     GuardExpired,
     RealIO,
     ScriptedEngine,
     guarded,
     on_virtual_time,
     run_virtual,
+    virtual_time,
 )
 
 
@@ -61,6 +63,38 @@ def test_a_deadlock_fails_and_names_who_waits() -> None:
 
     with pytest.raises(Deadlock, match="the-stuck-one"):
         run_virtual(main())
+
+
+def test_waiting_in_vain_beside_something_that_ticks_fails_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual time would go on for ever: after a bounded real time the test fails and names the tasks."""
+    monkeypatch.setattr(virtual_time, "REAL_GUARD", 0.05)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def tick() -> None:
+            loop.call_later(0.25, tick)
+
+        tick()
+        await asyncio.create_task(asyncio.Event().wait(), name="the-stuck-one")
+
+    with pytest.raises(Endless, match="the-stuck-one"):
+        run_virtual(main())
+
+
+@pytest.mark.parametrize("start", [31_536_000.7, 1e12])
+def test_timers_of_years_fire(start: float) -> None:
+    """Where times are too large for a nanosecond to show, a timer that is due is still seen to be due."""
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        for when in (start, start + 0.25):
+            reached = asyncio.Event()
+            loop.call_at(when, reached.set)
+            await reached.wait()
+        return loop.time()
+
+    assert run_virtual(main()) == start + 0.25
 
 
 def test_a_timeout_ends_a_wait_in_virtual_time() -> None:

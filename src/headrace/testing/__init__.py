@@ -13,6 +13,7 @@ from headrace.testing.mock_engine import MockEngine
 from headrace.testing.scripted import ScriptedEngine
 from headrace.testing.virtual_time import (
     Deadlock,
+    Endless,
     RealIO,
     VirtualTimeError,
     VirtualTimeLoop,
@@ -24,6 +25,7 @@ from headrace.testing.waiting import Changes, GuardExpired, guarded
 __all__ = [
     "Changes",
     "Deadlock",
+    "Endless",
     "GuardExpired",
     "MockEngine",
     "MockStats",

@@ -2,7 +2,7 @@
 
 When no callback is ready the loop does not wait for its next timer; it sets its clock to exactly that timer's time and
 goes on. Nothing ready and no timer left is a deadlock: in real time the test would hang, here it fails and names what
-every task waits for.
+every task waits for. So does a test that waits in vain while something else ticks on: after `REAL_GUARD` real seconds.
 
 For tests inside one process. Work given to `run_in_executor` is waited for in real time. Sockets are refused unless
 `settle` is given: then time jumps only after all of them were silent for `settle` real seconds, which suits peers on
@@ -14,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import heapq
+import math
 import selectors
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor
 from contextvars import Context
@@ -26,6 +28,8 @@ Ts = TypeVarTuple("Ts")
 
 _EXECUTOR_GUARD = 30.0
 """Longest real wait in seconds for work given to an executor."""
+REAL_GUARD = 100.0
+"""Longest real time in seconds that a virtual one may take; its end gets a tenth of it more to tidy up."""
 _SWEEP_AT = 1024
 """The timers are swept of cancelled ones first at this number, later whenever they have doubled."""
 
@@ -36,6 +40,10 @@ class VirtualTimeError(AssertionError):
 
 class Deadlock(VirtualTimeError):
     """Every task waits and no timer would ever wake one."""
+
+
+class Endless(VirtualTimeError):
+    """Something goes on and on, and what is waited for does not come: `REAL_GUARD` is over."""
 
 
 class RealIO(VirtualTimeError):
@@ -87,9 +95,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._timers: list[asyncio.TimerHandle] = []
         self._sweep_at = _SWEEP_AT
         self._in_executor = 0
+        self._until = time.monotonic() + REAL_GUARD
         self._jumping = _JumpingSelector(self._quiet_time, self._advance)
         super().__init__(self._jumping)
         self._own_files = len(self._jumping.get_map())
+        self._clock_resolution: float = time.get_clock_info("monotonic").resolution
+        self._finest = self._clock_resolution
 
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
@@ -141,12 +152,19 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if self._in_executor:
             raise Deadlock(f"work in an executor did not end within {_EXECUTOR_GUARD} real seconds")
         if not self._timers:
-            raise Deadlock(_where_tasks_wait(self))
+            raise Deadlock(f"nothing is ready and no timer is set; the tasks wait at:{_where_tasks_wait(self)}")
+        if time.monotonic() > self._until:
+            self._until = time.monotonic() + REAL_GUARD / 10
+            raise Endless(
+                f"not at its end after {REAL_GUARD} real seconds; the tasks wait at:{_where_tasks_wait(self)}"
+            )
         self._virtual_now = self._timers[0].when()
+        # As fine as times of this size can be told apart: with less the loop never sees that a timer is due.
+        self._clock_resolution = max(self._finest, 2 * math.ulp(self._virtual_now))
 
 
 def _where_tasks_wait(loop: asyncio.AbstractEventLoop) -> str:
-    lines = ["nothing is ready and no timer is set; the tasks wait at:"]
+    lines = [""]
     for task in sorted(asyncio.all_tasks(loop), key=asyncio.Task.get_name):
         frames = task.get_stack(limit=1)
         place = f"{frames[-1].f_code.co_filename}:{frames[-1].f_lineno}" if frames else "an unknown place"
@@ -157,8 +175,8 @@ def _where_tasks_wait(loop: asyncio.AbstractEventLoop) -> str:
 def run_virtual(main: Coroutine[Any, Any, T], *, settle: float | None = None) -> T:
     """Run `main` to its end on a fresh virtual-time loop and return its result.
 
-    Raises what `main` raises, `Deadlock` when nothing can ever wake it, `RealIO` for a socket without `settle` (real
-    seconds, see the module's head).
+    Raises what `main` raises, `Deadlock` when nothing can ever wake it, `Endless` when nothing has for too long, and
+    `RealIO` for a socket without `settle` (real seconds, see the module's head).
     """
     with asyncio.Runner(loop_factory=functools.partial(VirtualTimeLoop, settle=settle)) as runner:
         return runner.run(main)
