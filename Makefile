@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
 TESTARGS ?=
+# Files of tests are spread over so many processes; 0 runs them one after the other in this one, as a debugger wants it.
+PROCESSES ?= auto
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
@@ -63,10 +65,9 @@ demo: $(RUNTIME) ## 20 requests, 3 model calls, an outage: no key, no network (A
 	@$(BIN)/headrace demo $(ARGS)
 
 test: $(DEVELOP) ## run the tests (TESTARGS='-k breaker')
-	@$(BIN)/python -m pytest -q $(TESTARGS)
+	@$(BIN)/python -m pytest -q -n $(PROCESSES) --maxprocesses 8 --dist loadfile $(TESTARGS)
 
-test-all: $(ENGINE) ## also the slow tests and those against a real engine
-	@$(BIN)/python -m pytest -q -m "not bench" $(TESTARGS)
+test-all: test test-more ## also the slow tests and those against a real engine
 
 test-more: $(ENGINE) ## only the slow tests and those against a real engine
 	@$(BIN)/python -m pytest -q -m "slow or real_engine" $(TESTARGS)
