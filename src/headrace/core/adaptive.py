@@ -2,13 +2,17 @@
 
 Additive increase, multiplicative decrease (Chiu and Jain 1989) once per half second, from three kinds of signs:
 
-* hard: the engine said 429, 503 or 529, or timed out, while it had much to do: x 0.7. One that refuses with next to
-  nothing in flight is not overloaded by us;
+* hard: the engine said 429, 503 or 529, or timed out, while it had much to do: x 0.7. Where it then refuses even next
+  to nothing it is ill, not overloaded: what was taken is given back;
 * soft: tokens come slower than the target: by as much as they are too slow, at most 3 % at a time. Or its own metrics
-  show too long a queue on two polls, a full KV cache or preemptions: x 0.9. Neither takes more than half of the places
-  that become free, for a limit far below what is running lets nothing in until much has left;
-* neither, the limit is in use and tokens come clearly faster than the target: + max(1, 5 %). Before the first sign it
-  doubles each second (slow start).
+  show a long queue that does not move, a full KV cache or preemptions: x 0.9. Neither takes more than a quarter of the
+  places that became free, for a limit far below what is running lets nothing in until much has left;
+* neither, the limit is in use and tokens come clearly faster than the target: + max(1, 5 %). Before two signs in a row
+  it doubles each second (slow start).
+
+The limit is a matter of pace, not of room, so an eighth more places are kept for guests: users who hold less than an
+eighth of what is in flight do not wait for another's answer to end. They are charged like everybody; where all users
+are alike all are guests, and the limit comes to rest with those places in use.
 
 Batch has a limit of its own inside this one: it grows by 4 while interactive streams keep well under their target
 and shrinks by a tenth when they do not. Order alone cannot protect them: once batch fills the running set, every
@@ -28,9 +32,15 @@ _CAREFUL = 0.25
 _GIVEN_UP = 0.25
 """Part of the places becoming free that a shrinking limit takes away: the others are given on, so that nobody waits for
 the limit to come down."""
+_SIGNS = 2
+"""Windows in a row that must be too slow to end the slow start: the first streams wait for each other's prompts."""
 _FLOOR = 0.125
 """Soft signs do not take the limit below this part of its bound: what is so slow then is not slow for being many."""
+GUESTS = 0.125
+"""So much more than the limit may be in flight for guests: users who hold less than this part of what is."""
 _MUCH = 0.5
+_ONE_OUTAGE = 60.0
+"""Refusals so many seconds apart have to do with each other."""
 _HARD_PAUSE = 1.0
 """A burst of refusals is one sign."""
 _BATCH_STEP = 4.0
@@ -46,36 +56,50 @@ class AdaptiveLimit:
         adaptive: False keeps it at `most`.
     """
 
-    __slots__ = ("_adaptive", "_hard_at", "_slow_start", "most", "value")
+    __slots__ = ("_adaptive", "_before", "_hard_at", "_signs", "_slow_start", "_value", "ample", "limit", "most")
 
     def __init__(self, most: int, adaptive: bool) -> None:
         self.most = most
         self._adaptive = adaptive
         self._slow_start = True
+        self._signs = 0
+        self._before = 0.0
+        """The limit before the refusals of late."""
         self._hard_at = float("-inf")
+        self.limit = self.ample = most
+        """Requests that may be in flight; and with the places for guests."""
         self.value = min(_START, float(most)) if adaptive else float(most)
+
+    @property
+    def value(self) -> float:
+        """The limit with its fraction."""
+        return self._value
+
+    @value.setter
+    def value(self, value: float) -> None:
+        self._value = value
+        self.limit = max(1, int(value)) if self._adaptive else self.most
+        self.ample = min(self.most, self.limit + max(1, int(GUESTS * self.limit)))
 
     @property
     def _floor(self) -> float:
         return max(1.0, _FLOOR * self.most)
 
-    @property
-    def limit(self) -> int:
-        """Requests that may be in flight."""
-        return max(1, int(self.value)) if self._adaptive else self.most
-
     def reshape(self, most: int, adaptive: bool) -> None:
         """New bounds; what was found stays where it fits."""
-        self.value = min(self.value, float(most)) if adaptive and self._adaptive else float(most)
+        value = min(self.value, float(most)) if adaptive and self._adaptive else float(most)
         self.most = most
         self._adaptive = adaptive
+        self.value = value
 
     def refused(self, in_flight: int, now: float) -> None:
         """A hard sign, with so many in flight."""
         if in_flight < _MUCH * self.value:
+            self.value = max(self.value, self._before)
             return
         self._slow_start = False
         if now - self._hard_at >= _HARD_PAUSE:
+            self._before = self.value if now - self._hard_at > _ONE_OUTAGE else max(self._before, self.value)
             self._hard_at = now
             self.value = max(1.0, self.value * _HARD)
 
@@ -91,8 +115,9 @@ class AdaptiveLimit:
         """
         used = in_flight >= _IN_USE * self.limit
         if self._slow_start:
-            self._slow_start = at_once <= 1.0 and not strained and self.value < _CAREFUL * self.most
-            if self._slow_start and used:
+            self._signs = self._signs + 1 if used and (at_once > 1.0 or strained) else 0
+            self._slow_start = self._signs < _SIGNS and self.value < _CAREFUL * self.most
+            if self._slow_start and used and not self._signs:
                 self.value = min(float(self.most), self.value * _DOUBLING)
         elif strained or pace > 1.0:
             wanted = max(self._floor, self.value * (_SOFT if strained else max(_EASED, 1.0 / pace)))

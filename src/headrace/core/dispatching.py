@@ -8,16 +8,17 @@ from __future__ import annotations
 from functools import partial
 
 from headrace.core.accounts import Accounts
+from headrace.core.adaptive import GUESTS
 from headrace.core.backlog import Backlog
 from headrace.core.book import Book
-from headrace.core.fleet import Fleet, InstanceState, Pool
+from headrace.core.fleet import Fleet, InstanceState, Pool, Room
 from headrace.core.recovery import RetryBudget
 from headrace.core.routing import Router, weigh
 from headrace.core.settings import Settings
 from headrace.core.share import Node, Pick
 from headrace.core.ticket import Call, State
 from headrace.core.timers import Timer
-from headrace.model import AnswerForm, AttemptRecord, Cause, Dispatch, Outcome
+from headrace.model import AnswerForm, AttemptRecord, Cause, Dispatch, Outcome, ServiceClass
 
 
 class Dispatcher:
@@ -50,7 +51,7 @@ class Dispatcher:
         pool = call.pool
         if not (self._dirty or pool.tree.root.queued):
             leaf, under_cap = pool.tree.leaf(self._accounts.path(call.flow))
-            state = self._router.choose(call, pool, now) if under_cap else None
+            state = self._router.choose(call, pool, now, _guest(leaf, call)) if under_cap else None
             if state is not None:
                 call.entered = now
                 cost = self._accounts.price(call, state, now)
@@ -123,8 +124,8 @@ class Dispatcher:
             pools.sort(key=lambda pool: pool.last_dispatch or 0.0)
         for pool in pools:
             fits = partial(self._choose, pool, now)
-            while pool.tree.root.queued and pool.has_room(now):
-                pick = pool.tree.pick(fits)
+            while pool.tree.root.queued and (room := pool.room(now)) is not Room.NONE:
+                pick = pool.tree.pick(fits) if room is Room.ANYBODY else pool.tree.first(fits)
                 if pick is None:
                     break
                 self._dispatch(pick, now)
@@ -133,7 +134,8 @@ class Dispatcher:
         self._passed = None
 
     def _choose(self, pool: Pool, now: float, call: Call) -> InstanceState | None:
-        state = self._router.choose(call, pool, now)
+        guest = call.entry is not None and _guest(call.entry.leaf, call)
+        state = self._router.choose(call, pool, now, guest)
         if state is None:
             self._passed = call
         return state
@@ -219,3 +221,11 @@ class Dispatcher:
             del self._watches[pool]
         if when is not None:
             self._watches[pool] = (when, self._book.timers.at(when, pool))
+
+
+def _guest(leaf: Node[Call], call: Call) -> bool:
+    """The user holds so few places that he may have one of those kept for guests."""
+    user = leaf.parent
+    if user is None or call.flow.service_class is ServiceClass.BATCH:
+        return False
+    return not user.in_flight or user.in_flight < GUESTS * call.pool.tree.root.in_flight

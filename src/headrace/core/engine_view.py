@@ -18,13 +18,13 @@ class EngineView:
         waiting_below: a longer queue at the engine than we mean it to have.
     """
 
-    __slots__ = ("_begun", "_busy_polls", "_sent", "_stale_after", "_waiting_below", "known_at", "polled", "report")
+    __slots__ = ("_begun", "_sent", "_stale_after", "_stuck_polls", "_waiting_below", "known_at", "polled", "report")
 
     def __init__(self, stale_after: float, waiting_below: float) -> None:
         self._stale_after = stale_after
         self._waiting_below = waiting_below
         self._sent = self._begun = 0
-        self._busy_polls = 0
+        self._stuck_polls = 0
         self.report: EngineReport | None = None
         self.known_at: float | None = None
         """When the metrics last said something."""
@@ -36,8 +36,9 @@ class EngineView:
         self.polled = True
         if report is not None:
             self.known_at = now
+            stuck = not self._begun and (report.waiting or 0.0) >= self._waiting_below
+            self._stuck_polls = self._stuck_polls + 1 if stuck else 0
             self._sent = self._begun = 0
-            self._busy_polls = self._busy_polls + 1 if (report.waiting or 0.0) >= self._waiting_below else 0
 
     def sent(self) -> None:
         """A request goes to the engine."""
@@ -72,8 +73,11 @@ class EngineView:
         return report.kv + (pending_tokens / report.kv_tokens if report.kv_tokens else 0.0)
 
     def strained(self, kv_below: float, now: float) -> bool:
-        """Too long a queue on two polls in a row, a full cache, or requests thrown out of the batch."""
+        """Too long a queue that did not move between polls, twice; a full cache; requests thrown out of the batch.
+
+        A queue that moves is only prompts being read, which the un-started window bounds already.
+        """
         report = self.fresh(now)
         if report is None:
             return False
-        return self._busy_polls >= 2 or (report.kv or 0.0) > kv_below or (report.preemptions or 0.0) > 0.0
+        return self._stuck_polls >= 2 or (report.kv or 0.0) > kv_below or (report.preemptions or 0.0) > 0.0

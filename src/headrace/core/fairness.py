@@ -120,6 +120,14 @@ class ShareTree(Generic[Item]):
         self._count(found.entry.leaf, -1)
         return found
 
+    def first(self, fits: Callable[[Item], Place | None]) -> Pick[Item, Place] | None:
+        """Like `pick`, but only the very next one is asked."""
+        found = self._poorest_head(fits)
+        if found is not None:
+            found.entry.queued = False
+            self._count(found.entry.leaf, -1)
+        return found
+
     def grant(self, entry: Entry[Item], cost: float | None) -> Charge[Item] | None:
         """Finish a `pick`: charge `cost` (None: already charged before) and count the item as in flight."""
         leaf = entry.leaf

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from enum import Enum
 
 from headrace.core.affinity import PrefixIndex
 from headrace.core.breaker import Breaker, Permit
@@ -138,9 +139,11 @@ class InstanceState:
             return "breaker"
         return "cooldown" if self.cooldown_until > now else ""
 
-    def closed(self, tokens: int, now: float, service_class: ServiceClass = ServiceClass.NORMAL) -> str:
+    def closed(
+        self, tokens: int, now: float, service_class: ServiceClass = ServiceClass.NORMAL, guest: bool = False
+    ) -> str:
         """Why a request with so many uncached prompt tokens may not be sent now, or ""."""
-        return self.shut(now) or self.gate.shut(tokens, now, service_class)
+        return self.shut(now) or self.gate.shut(tokens, now, service_class, guest)
 
     def uncached(self, request: Request) -> int:
         """Prompt tokens of `request` that the engine has to read, as far as we know."""
@@ -172,7 +175,8 @@ class InstanceState:
     def acquire(self, request: Request, load: float, streamed: bool, now: float) -> Place:
         """Take a place for one attempt; `closed` was "" just before."""
         permit = self.breaker.acquire(now)
-        slot = self.gate.enter(self.uncached(request), request.flow.service_class, streamed, now)
+        unread, service_class = self.uncached(request), request.flow.service_class
+        slot = self.gate.enter(unread, service_class, streamed, now, whole=unread == request.prompt_tokens)
         if request.prefix:
             self.index.add(request.prefix, request.prefix_block)
         self.load += load
@@ -273,6 +277,14 @@ class InstanceState:
             self.reliability += _ALPHA * ((1.0 - penalty) - self.reliability)
 
 
+class Room(Enum):
+    """For whom there is room."""
+
+    NONE = 0
+    GUESTS = 1
+    ANYBODY = 2
+
+
 class Pool:
     """The instances that can serve a model, and the one fair queue before them.
 
@@ -294,12 +306,15 @@ class Pool:
         self._charged = 0.0
         self._charged_since = 0.0
 
-    def has_room(self, now: float) -> bool:
-        """Some instance could take a small request."""
-        for member in self.members:  # noqa: SIM110 - asked at each step of the pump; a generator costs more than this
-            if not member.closed(1, now):
-                return True
-        return False
+    def room(self, now: float) -> Room:
+        """For whom some instance has room for a small request."""
+        found = Room.NONE
+        for member in self.members:
+            if not (reason := member.closed(1, now)):
+                return Room.ANYBODY
+            if reason == "in_flight" and member.gate.in_flight < member.gate.limiter.ample:
+                found = Room.GUESTS
+        return found
 
     def dispatched(self, cost: float, now: float) -> bool:
         """Count a dispatch of `cost` for the measured drain rate and capacity; True when the capacity was renewed."""

@@ -26,7 +26,9 @@ from headrace.model import Instance, ServiceClass
 _FIRST_GUESS = 2e-4
 """Seconds per prompt token before anything was learned: 5,000 tokens/s."""
 _FASTEST, _SLOWEST = 1e-5, 5e-2
-_ALPHA = 0.001
+_FALL, _RISE = 0.25, 0.0005
+"""How far a sample moves what is known: most are too long, for the step under way has to end first; now and then one is
+too short, for the engine knew more of the prompt than we did."""
 _TOGETHER = 0.005
 """First tokens of one step come within this time, in seconds."""
 _STEPS_SHARED = 2.0
@@ -61,7 +63,7 @@ class Pass:
         self.entered = entered
         self.lapses = lapses
         self.alone = alone
-        """Nothing else was un-started when it came."""
+        """Nothing else was un-started when it came, and all of its prompt has to be read."""
         self.lone = False
         """Nothing else was there at all."""
         self.read_before = 0
@@ -140,9 +142,11 @@ class Gate:
 
     # ------------------------------------------------------------------ may it enter?
 
-    def shut(self, tokens: int, now: float, service_class: ServiceClass = ServiceClass.NORMAL) -> str:
+    def shut(
+        self, tokens: int, now: float, service_class: ServiceClass = ServiceClass.NORMAL, guest: bool = False
+    ) -> str:
         """Why a request with so many uncached prompt tokens may not enter now; "" when it may."""
-        if self.in_flight >= self.limiter.limit:
+        if self.in_flight >= (self.limiter.ample if guest else self.limiter.limit):
             return "in_flight"
         if self.window is not None:
             if self._lapsing:
@@ -196,10 +200,10 @@ class Gate:
 
     # ------------------------------------------------------------------ in, along, out
 
-    def enter(self, tokens: int, service_class: ServiceClass, streamed: bool, now: float) -> Pass:
-        """Take a place; the caller has asked `shut` before."""
+    def enter(self, tokens: int, service_class: ServiceClass, streamed: bool, now: float, whole: bool = True) -> Pass:
+        """Take a place; the caller has asked `shut` before. `whole`: nothing of the prompt is known to be cached."""
         lapses = None if streamed or self.window is None else now + tokens * self.prefill_seconds
-        taken = Pass(tokens, service_class, now, lapses, alone=self.unstarted == 0)
+        taken = Pass(tokens, service_class, now, lapses, alone=whole and self.unstarted == 0)
         taken.lone = self.in_flight == 0
         taken.read_before = self._read
         self.in_flight += 1
@@ -255,7 +259,8 @@ class Gate:
         """Take the least that first tokens show, forgetting slowly.
 
         What was read since a request came is its own prompt and those that joined its step; their first tokens come
-        together, so it is reckoned up a moment later. Where others decode, a first token also waits for the step under
+        together, so it is reckoned up a moment later. Prompts known in part are left out: engines keep answers, too,
+        and know more of the next turn than we do. Where others decode, a first token also waits for the step under
         way and shares its own, which is not prefill.
         """
         if self._first is None or now - self._first[1] < _TOGETHER:
@@ -265,10 +270,10 @@ class Gate:
         if not place.lone and took < _STEPS_SHARED * (self.pace.tpot or self.pace.base):
             return
         seen = min(max(took / (self._read - place.read_before), _FASTEST), _SLOWEST)
-        if not self.prefill_known or seen < self.prefill_seconds:
-            self.prefill_seconds = seen
-        else:
-            self.prefill_seconds += _ALPHA * (seen - self.prefill_seconds)
+        known = self.prefill_seconds
+        self.prefill_seconds = (
+            known + (_FALL if seen < known else _RISE) * (seen - known) if self.prefill_known else seen
+        )
         self.prefill_known = True
 
     def _start(self, place: Pass) -> None:
@@ -289,19 +294,17 @@ class Gate:
         if not self.pace.tick(self.in_flight - self.pending, self.limiter.most, self.prefill_seconds, now):
             return
         settings, pace = self._settings, self.pace
-        wanted, guarded = self._aim(now)
+        wanted, borne, guarded = self._aim(now)
         target = pace.target(wanted, settings.tpot_most)
         strained = self.engine.strained(settings.kv_below, now)
         self.limiter.tick(self.in_flight, self._left, pace.crowded(target), pace.crowding(target), strained)
         self._left = 0
         protected = pace.tpot_protected if guarded else pace.tpot
-        self.batch.tick(self.batch_in_flight, self.limiter.limit, protected, target)
+        self.batch.tick(self.batch_in_flight, self.limiter.limit, protected, pace.target(borne, settings.tpot_most))
 
-    def _aim(self, now: float) -> tuple[float, bool]:
-        """The TPOT that those who are here want, and whether some of them are to be protected from batch."""
-        seen = {of for of, at in self._seen.items() if now - at < _REMEMBERED}
-        if ServiceClass.INTERACTIVE in seen:
-            return self._settings.tpot[ServiceClass.INTERACTIVE], True
-        if ServiceClass.NORMAL in seen:
-            return self._settings.pace, True
-        return self._settings.tpot[ServiceClass.BATCH], False
+    def _aim(self, now: float) -> tuple[float, float, bool]:
+        """The TPOT to aim at, the one that the most urgent here bear, and whether batch has to heed somebody."""
+        settings, seen = self._settings, {of for of, at in self._seen.items() if now - at < _REMEMBERED}
+        if seen <= {ServiceClass.BATCH}:
+            return settings.tpot[ServiceClass.BATCH], settings.tpot[ServiceClass.BATCH], False
+        return settings.pace, settings.tpot[ServiceClass.INTERACTIVE], True

@@ -36,12 +36,13 @@ _ENOUGH = 2000.0
 class _Mean:
     """Seconds per token over windows."""
 
-    __slots__ = ("seconds", "slow", "tokens", "value")
+    __slots__ = ("_closed", "seconds", "slow", "tokens", "value")
 
     def __init__(self) -> None:
         self.seconds = self.tokens = 0.0
         self.value: float | None = None
         """Of the last windows; None: no token in the last one."""
+        self._closed = 0
         self.slow = 0.0
         """Of the last five seconds."""
 
@@ -52,7 +53,8 @@ class _Mean:
             return
         seen = self.seconds / self.tokens
         self.value = seen if self.value is None else self.value + _SMOOTH * (seen - self.value)
-        self.slow += (_SMOOTH_SLOW if self.slow else 1.0) * (seen - self.slow)
+        self._closed += 1
+        self.slow += max(_SMOOTH_SLOW, 1.0 / self._closed) * (seen - self.slow)
         self.seconds = self.tokens = 0.0
 
 

@@ -8,9 +8,10 @@ between pools.
 
 Strategies:
 
-* fair_load: (un-started + own prompt tokens) x prefill seconds x (in flight + 1) / limit, LMetric (arXiv
-  2603.15202) made aware of capacity: both the wait for prefill and the crowding of decode count. Own prompt tokens
-  are those the instance has not read before, so a conversation stays where its beginning is cached.
+* fair_load: (un-started + own prompt tokens) x prefill seconds x (in flight + 1) / the most that may be, LMetric
+  (arXiv 2603.15202) made aware of capacity: both the wait for prefill and the crowding of decode count. Own prompt
+  tokens are those the instance has not read before, so a conversation stays where its beginning is cached. The limit
+  that an instance has found for itself is no measure here: it grows only where it is used.
 * weighted: (load x w_load + weight) / (capacity x (1 + w_speed max(speed - 1, 0)) / (1 + w_rel (1 -
   reliability))), speed relative to the mean of the candidates, weight = max(1, prompt) + 2 x expected output.
 * least_in_flight; round_robin; two_choices (the less loaded of two drawn, which does not herd).
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from random import Random
 
 
-_PASSING = frozenset({"window", "engine_queue"})
+_PASSING = frozenset({"window", "engine_queue", "in_flight"})
 """Reasons that pass by themselves within moments."""
 
 
@@ -48,13 +49,13 @@ class Router:
         self._random = random
         self._picks = 0
 
-    def choose(self, call: Call, pool: Pool, now: float) -> InstanceState | None:
-        """The instance to send `call` to now; None when it has to wait."""
+    def choose(self, call: Call, pool: Pool, now: float, guest: bool = False) -> InstanceState | None:
+        """The instance to send `call` to now; None when it has to wait. A `guest` finds more places."""
         if len(pool.members) == 1:
             state = pool.members[0]
-            return None if state.closed(state.uncached(call.request), now, call.flow.service_class) else state
+            return None if state.closed(state.uncached(call.request), now, call.flow.service_class, guest) else state
         able = [state for state in pool.members if not state.shut(now)]
-        open_now = _open(able, call, now) if not call.tried else _open_again(able, call, now)
+        open_now = _open(able, call, now, guest) if not call.tried else _open_again(able, call, now, guest)
         if call.request.prefix and len(able) > 1 and self._waits_for_home(call, able, open_now, now):
             return None
         best: InstanceState | None = None
@@ -81,8 +82,9 @@ class Router:
     ) -> bool:
         """Whether `call` had better wait a moment for the instance that knows its prompt (delay scheduling).
 
-        It does while that instance's window is what is shut, and what is before it there takes at most `patience` times
-        what the known part saves. Others go meanwhile: the call is passed over, not in the way.
+        It does while that instance is merely full, and both what is to be read there first and the time it has been
+        held so far are at most `patience` times what the known part saves. Others go meanwhile: the call is passed
+        over, not in the way.
         """
         request = call.request
         home = min(able, key=lambda state: state.uncached(request))
@@ -92,15 +94,15 @@ class Router:
         if call.held is None:
             call.held = now
         before = home.gate.unstarted * home.gate.prefill_seconds
-        worth = self._gate.patience * saved * home.gate.prefill_seconds
-        return before <= min(worth, self._gate.patience_most) and now - call.held <= self._gate.patience_most
+        worth = min(self._gate.patience * saved * home.gate.prefill_seconds, self._gate.patience_most)
+        return before <= worth and now - call.held <= worth
 
     def _score(self, state: InstanceState, call: Call, mean_speed: float) -> float:
         gate, settings = state.gate, self._settings
         match settings.strategy:
             case Strategy.FAIR_LOAD:
                 prefill = (gate.unstarted + state.uncached(call.request)) * gate.prefill_seconds
-                return prefill * (gate.in_flight + 1) / (gate.limit * state.instance.capacity)
+                return prefill * (gate.in_flight + 1) / (gate.limiter.most * state.instance.capacity)
             case Strategy.WEIGHTED:
                 speed = state.speed / mean_speed if state.speed and mean_speed else 1.0
                 strength = state.instance.capacity * (1.0 + settings.speed * max(speed - 1.0, 0.0))
@@ -109,28 +111,28 @@ class Router:
             case Strategy.LEAST_IN_FLIGHT:
                 return float(gate.in_flight)
             case Strategy.TWO_CHOICES:
-                return gate.in_flight / (gate.limit * state.instance.capacity)
+                return gate.in_flight / (gate.limiter.most * state.instance.capacity)
             case Strategy.ROUND_ROBIN:
                 return 0.0
 
 
-def _open(able: Sequence[InstanceState], call: Call, now: float) -> list[InstanceState]:
+def _open(able: Sequence[InstanceState], call: Call, now: float, guest: bool) -> list[InstanceState]:
     request, service_class = call.request, call.flow.service_class
-    return [state for state in _tier(able) if not state.gate.shut(state.uncached(request), now, service_class)]
+    return [state for state in _tier(able) if not state.gate.shut(state.uncached(request), now, service_class, guest)]
 
 
-def _open_again(able: Sequence[InstanceState], call: Call, now: float) -> list[InstanceState]:
+def _open_again(able: Sequence[InstanceState], call: Call, now: float, guest: bool) -> list[InstanceState]:
     """For another attempt: one that was not tried; while those are full, one that is back from its cooldown.
 
     Without the second choice a place would stay empty, and everybody behind this call would wait for it.
     """
     fresh = [state for state in able if state.instance.id not in call.tried]
-    found = _open(fresh, call, now)
+    found = _open(fresh, call, now, guest)
     if found:
         return found
     refused = {record.instance for record in call.records if record.cause is Cause.UPSTREAM_AUTH}
     again = [state for state in able if state.instance.id not in refused] or able
-    return [state for state in _open(again, call, now) if state not in fresh]
+    return [state for state in _open(again, call, now, guest) if state not in fresh]
 
 
 def _tier(states: Sequence[InstanceState]) -> Sequence[InstanceState]:

@@ -88,10 +88,10 @@ class GateSettings:
     tpot: Mapping[ServiceClass, float] = field(
         default_factory=lambda: {ServiceClass.INTERACTIVE: 0.05, ServiceClass.NORMAL: 0.15, ServiceClass.BATCH: 0.15}
     )
-    """Seconds per output token that a class bears; slower, and nothing more of it is sent. Interactive's is also
-    what adaptive limits aim at while anybody but batch is there."""
-    pace: float = 0.055
-    """Seconds per output token that adaptive limits aim at while normal but no interactive requests are there."""
+    """Seconds per output token that a class bears; slower, and nothing more of it is sent. Batch keeps well below
+    interactive's while anybody else is there."""
+    pace: float = 0.045
+    """Seconds per output token that adaptive limits aim at; batch's own while nobody else is there."""
     tpot_most: float = 0.15
     """No class is held back for less than this where the machine itself is slow."""
     batch_floor: float = 0.1

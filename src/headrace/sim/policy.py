@@ -14,6 +14,9 @@ from headrace.sim.scenario import Scenario
 POLL_SECONDS = 0.25
 """How often headrace reads an engine's metrics."""
 
+_WINDOW = 1.5
+"""Un-started prompt tokens as a multiple of a step's budget: what the step under way reads, and some for the next."""
+
 
 class Policy(Protocol):
     """Facts in, orders out. The facts are Arrived, Started, Progressed, Finished, Probed, Reported and Woke."""
@@ -59,7 +62,7 @@ def instances_of(scenario: Scenario) -> list[Instance]:
             id=machine.name,
             max_concurrent=machine.limit or machine.profile.max_seqs,
             adaptive=machine.limit is None,
-            window_tokens=machine.window or machine.profile.budget,
+            window_tokens=machine.window or int(_WINDOW * machine.profile.budget),
         )
         for machine in scenario.machines
     ]
