@@ -64,6 +64,17 @@ dead_letters: {capacity: 1000, path: headrace.db}
     assert config.scheduler_settings().routing.strategy is Strategy.WEIGHTED
 
 
+@pytest.mark.parametrize(
+    ("said", "most", "adaptive"),
+    [("", 10, False), ("max_concurrent: 40, adaptive: true", 40, True), ("max_concurrent: auto", 256, True)],
+)
+def test_an_in_flight_limit_is_fixed_or_found(written: Written, said: str, most: int, adaptive: bool) -> None:
+    """A number is the limit, or with `adaptive` its bound; `auto` needs none."""
+    path = written(f"instances: [{{address: 'http://127.0.0.1:8001', {said}}}]")
+    (instance,) = load(path, {}).model_instances()
+    assert (instance.max_concurrent, instance.adaptive) == (most, adaptive)
+
+
 def test_numbers_reach_the_scheduler(written: Written) -> None:
     """Each section that concerns the scheduler ends up in its settings."""
     path = written(

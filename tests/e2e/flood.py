@@ -120,13 +120,16 @@ class Load:
     light_output: int = 8
     flood_class: str = "normal"
     light_class: str = "normal"
+    model: str = "m"
 
 
 async def crowd(caller: Client, load: Load, begun: Awaitable[object] | None = None) -> Crowd:
     """Send the flood at once; then, after `begun`, the light user's requests one after another."""
     power = {"x-headrace-user": "power", "x-headrace-class": load.flood_class}
     asked = [
-        asyncio.create_task(feel(caller, chat(prompt(load.prompt, f"{n}"), max_tokens=load.output), power))
+        asyncio.create_task(
+            feel(caller, chat(prompt(load.prompt, f"{n}"), model=load.model, max_tokens=load.output), power)
+        )
         for n in range(load.flood)
     ]
     if begun is not None:
@@ -138,8 +141,8 @@ async def crowd(caller: Client, load: Load, begun: Awaitable[object] | None = No
 async def alone(caller: Client, load: Load) -> Sequence[Felt]:
     """The light user's requests, one after another."""
     light = {"x-headrace-user": "light", "x-headrace-class": load.light_class}
-    body = {"max_tokens": load.light_output}
-    return [await feel(caller, chat(prompt(load.prompt, f"L{n}"), **body), light) for n in range(load.light)]
+    fields = {"model": load.model, "max_tokens": load.light_output}
+    return [await feel(caller, chat(prompt(load.prompt, f"L{n}"), **fields), light) for n in range(load.light)]
 
 
 def typical(felt: Sequence[Felt]) -> float:

@@ -168,6 +168,54 @@ async def test_a_flood_is_held_back_when_the_metrics_fail(bad: Script | bytes) -
     assert max(felt.waited for felt in together.light) <= 2 * together.release
 
 
+@pytest.mark.parametrize("metrics", [True, pytest.param(False, marks=pytest.mark.slow)])
+@virtually
+async def test_an_adaptive_limit_finds_what_an_engine_can_run(metrics: bool) -> None:
+    """Nobody said that there are sixteen slots, only that 256 requests at a time are too many: all slots get work, the
+    limit stays near them, and the light user does not wait for the flood."""
+    load = Load(prompt=600, output=32, light=4)
+    found: list[int] = []
+    async with (
+        a100(16) as engine,
+        front(
+            engine,
+            instances={"engine": "vllm", "max_concurrent": "auto"},
+            metrics={"enabled": metrics},
+            timeouts={"queue": PATIENCE},
+        ) as gate,
+        client(gate.client.url, PATIENCE) as caller,
+    ):
+        gate.headrace.gateway.observe(lambda event, decisions, now: found.append(gate.instance().max_concurrent))
+        together = await crowd(caller, load, _accepted(gate, load.flood))
+        await gate.idle()
+    assert together.all_answered
+    assert engine.stats.max_running == 16
+    assert engine.stats.max_waiting <= 3
+    assert 16 <= max(found) <= 32
+    assert max(felt.ttft for felt in together.light) <= 0.05 * together.seconds
+
+
+@pytest.mark.slow
+@virtually
+async def test_an_adaptive_limit_keeps_tokens_coming_at_a_pace() -> None:
+    """An engine that has 64 slots and becomes slower with each stream is not filled: tokens come clearly faster, for a
+    quarter of the throughput at most."""
+    load = Load(flood=160, prompt=200, output=64, light=0)
+    crowded: dict[object, Crowd] = {}
+    for limit in ("auto", 64):
+        async with (
+            MockEngine(model="m", slots=64, prefill_tps=14_700, decode_tps=90, batch_slowdown=0.1) as engine,
+            front(engine, instances={"engine": "vllm", "max_concurrent": limit}) as gate,
+            client(gate.client.url, PATIENCE) as caller,
+        ):
+            crowded[limit] = await crowd(caller, load)
+            await gate.idle()
+    assert crowded["auto"].all_answered
+    paced, full = (median(felt.tpot for felt in crowded[limit].flood) for limit in ("auto", 64))
+    assert paced <= 0.75 * full
+    assert crowded["auto"].throughput >= 0.75 * crowded[64].throughput
+
+
 @virtually
 async def test_batch_goes_only_where_the_engines_queue_is_empty() -> None:
     """Others fill the first engine behind the gateway's back: of forty batch requests it gets the one that keeps batch

@@ -19,6 +19,10 @@ DEFAULT_WINDOW_TOKENS = 2048
 never builds a queue of its own."""
 
 
+MOST_FOUND = 256
+"""With `max_concurrent: auto`, requests at an instance at most; what vLLM runs at once on cards of 80 GB."""
+
+
 class ModelEntry(Section):
     """One model an instance serves. Short forms: `name`, `*`, `alias=upstream`."""
 
@@ -64,7 +68,12 @@ class InstanceSection(Section):
     tier: Tier = Field(Tier.LOCAL, description="local, or remote: used when no local instance can take the request.")
     capacity: Weight = Field(1.0, description="Relative strength, for load balancing.")
     weight: Weight = Field(1.0, description="Load of one request with the strategy `weighted`.")
-    max_concurrent: Count = Field(10, description="Requests at this instance at the same time.")
+    max_concurrent: Count | Literal["auto"] = Field(
+        10, description="Requests at this instance at the same time; auto: adaptive, up to 256."
+    )
+    adaptive: bool = Field(
+        default=False, description="Find how many at the same time are best, instead of always allowing max_concurrent."
+    )
     window_tokens: Count | Literal["auto"] | None = Field(
         "auto",
         description="Prompt tokens sent whose answers have not begun; null: no bound; auto: 2048 for local engines.",
@@ -118,7 +127,8 @@ class InstanceSection(Section):
             models=tuple(ServedModel(name=entry.name, upstream=entry.upstream) for entry in self.models),
             tier=self.tier,
             capacity=self.capacity,
-            max_concurrent=self.max_concurrent,
+            max_concurrent=MOST_FOUND if self.max_concurrent == "auto" else self.max_concurrent,
+            adaptive=self.adaptive or self.max_concurrent == "auto",
             window_tokens=self.window(),
             weight=self.weight,
             api_key_env=self.api_key_env,
