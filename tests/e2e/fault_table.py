@@ -266,8 +266,6 @@ ODD_BUT_COMPLETE = (
     both("usage everywhere", does.usage_where("early", "finish", "after"), FINE, usage=does.TOKENS),
 )
 
-_LATE = replace(failed(SERVER), status=504, code="upstream_timeout", ending=Ending.INFERENCE_TIMEOUT)
-
 TABLE: dict[str, tuple[Row, ...]] = {
     "Connecting": CONNECTING,
     "Silence": SILENCE,
