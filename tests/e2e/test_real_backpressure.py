@@ -43,7 +43,7 @@ async def longest_queue(engine: Client, over: asyncio.Event) -> float:
 
 
 async def test_a_flood_waits_in_the_gateway_and_not_in_the_engines(tmp_path: Path) -> None:
-    """Each engine has two slots and may be sent sixteen requests, but only three unread prompts: never do more than three
+    """Each engine has two slots and may be sent sixteen requests, but three unread prompts: never do more than three
     wait in it, and a light user has his first token in a third of the time that the flood takes, at most."""
     async with AsyncExitStack() as stack:
         engines = [await stack.enter_async_context(python(str(Path(llama.__file__)), "0", cwd=tmp_path)) for _ in "ab"]
