@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,30 +15,57 @@ def test_doubles_each_second_until_the_first_sign() -> None:
 
     seen = []
     for _ in range(4):
-        limit.tick(limit.limit, 8, 0.5, 0.5, strained=False)
+        limit.tick(limit.limit, 0.5, 0.5, strained=False)
         seen.append(limit.limit)
 
     assert seen == [11, 16, 22, 32]
 
 
 def test_grows_slowly_after_a_sign() -> None:
-    """Once strained, the limit shrinks by a tenth and then grows by a twentieth at most."""
+    """Two signs in a row end the doubling; then it is a tenth less at a sign, a twentieth more without."""
     limit = AdaptiveLimit(256, adaptive=True)
-    for _ in range(10):
-        limit.tick(limit.limit, 8, 0.5, 0.5, strained=False)
+    for strained in (False, False, False, False, False, True, True):
+        limit.tick(limit.limit, 0.5, 0.5, strained)
     before = limit.value
 
-    limit.tick(limit.limit, 8, 0.5, 0.5, strained=True)
-    limit.tick(limit.limit, 8, 0.5, 0.5, strained=False)
+    limit.tick(limit.limit, 0.5, 0.5, strained=True)
+    shrunk = limit.value
+    limit.tick(limit.limit, 0.5, 0.5, strained=False)
 
-    assert limit.value == before * 0.9 * 1.05
+    assert shrunk == pytest.approx(before * 0.9)
+    assert limit.value == pytest.approx(shrunk * 1.05)
+
+
+def test_the_first_streams_reading_their_prompts_are_no_sign() -> None:
+    """Slow tokens while the limit is not even in use, and a single slow window, leave the slow start going."""
+    limit = AdaptiveLimit(256, adaptive=True)
+    limit.tick(2, 2.0, 2.0, strained=False)
+    limit.tick(limit.limit, 2.0, 2.0, strained=False)
+    limit.tick(limit.limit, 0.5, 0.5, strained=False)
+    limit.tick(limit.limit, 0.5, 0.5, strained=False)
+
+    assert limit.limit == 16
+
+
+def test_the_slow_start_ends_at_a_quarter_of_the_bound() -> None:
+    """What a limit does shows later than doubling would let it: from there on it grows by a twentieth."""
+    limit = AdaptiveLimit(256, adaptive=True)
+    for _ in range(6):
+        limit.tick(limit.limit, 0.5, 0.5, strained=False)
+    before = limit.value
+
+    limit.tick(limit.limit, 0.5, 0.5, strained=False)
+    limit.tick(limit.limit, 0.5, 0.5, strained=False)
+
+    assert before == pytest.approx(64.0)
+    assert limit.value == pytest.approx(64.0 * 1.05)
 
 
 def test_an_unused_limit_does_not_grow() -> None:
     """Nothing is learned from a limit that nobody reached."""
     limit = AdaptiveLimit(256, adaptive=True)
 
-    limit.tick(2, 8, 0.5, 0.5, strained=False)
+    limit.tick(2, 0.5, 0.5, strained=False)
 
     assert limit.limit == 8
 
@@ -64,13 +92,35 @@ def test_an_engine_that_refuses_while_idle_is_not_overloaded() -> None:
     assert limit.limit == 100
 
 
+def test_an_engine_that_refuses_everything_is_ill() -> None:
+    """Refusals while full shrink the limit; when it then refuses a lone request, too, that is taken back."""
+    limit = AdaptiveLimit(256, adaptive=True)
+    limit.value = 100.0
+
+    limit.refused(90, 50.0)
+    limit.refused(80, 52.0)
+    shrunk = limit.limit
+    limit.refused(1, 60.0)
+
+    assert (shrunk, limit.limit) == (49, 100)
+
+
+@pytest.mark.parametrize(("most", "limit", "ample"), [(256, 96, 108), (256, 4, 5), (100, 96, 100)])
+def test_places_for_guests_are_an_eighth_more_within_the_bound(most: int, limit: int, ample: int) -> None:
+    """At least one, and never beyond what the instance takes at all."""
+    adaptive = AdaptiveLimit(most, adaptive=True)
+    adaptive.value = float(limit)
+
+    assert (adaptive.limit, adaptive.ample) == (limit, ample)
+
+
 def test_settles_at_the_target_pace() -> None:
     """Where pace grows with what is in flight, the limit comes to rest near the target and stays there."""
     limit = AdaptiveLimit(256, adaptive=True)
 
     seen = []
     for _ in range(100):
-        limit.tick(limit.limit, 8, limit.limit / 100, limit.limit / 100, strained=False)
+        limit.tick(limit.limit, limit.limit / 100, limit.limit / 100, strained=False)
         seen.append(limit.limit)
 
     assert all(90 <= value <= 100 for value in seen[40:])
@@ -81,9 +131,9 @@ def test_a_fixed_limit_stays() -> None:
     limit = AdaptiveLimit(10, adaptive=False)
 
     limit.refused(10, 1.0)
-    limit.tick(10, 8, 2.0, 2.0, strained=True)
+    limit.tick(10, 2.0, 2.0, strained=True)
 
-    assert limit.limit == 10
+    assert (limit.limit, limit.ample) == (10, 10)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 300)), max_size=200))
@@ -94,7 +144,7 @@ def test_stays_within_its_bounds(signs: list[tuple[bool, bool, int]]) -> None:
     for at, (refused, strained, in_flight) in enumerate(signs):
         if refused:
             limit.refused(in_flight, float(at))
-        limit.tick(in_flight, in_flight, 0.5, 0.5, strained)
+        limit.tick(in_flight, 0.5, 0.5, strained)
 
         assert 1 <= limit.limit <= 200
 

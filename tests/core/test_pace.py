@@ -35,15 +35,42 @@ def test_a_silent_window_says_nothing() -> None:
 
 
 def test_the_decode_cost_leaves_prefill_out() -> None:
-    """Half of each step spent on prompts, four streams: a token costs an eighth of the step."""
+    """Half of the machine's time went to prompts: the other half is shared by the tokens made in it."""
     pace = Pace()
     pace.tick(0, 4, 1e-4, 100.0)
-    pace.progressed(0.8, 10, protected=False)
-    pace.prefilled(2500)
+    for window in range(1, 21):
+        pace.progressed(10.0, 200, protected=False)
+        pace.prefilled(2500)
+        pace.tick(4, 4, 1e-4, 100.0 + 0.5 * window)
 
+    assert pace.decode_seconds == pytest.approx(0.25 / 200)
+
+
+def test_a_few_tokens_say_nothing_of_the_decode_cost() -> None:
+    """Below two thousand tokens it stays unknown, and a lone stream on a large machine never counts."""
+    pace = Pace()
+    pace.tick(0, 4, 1e-4, 100.0)
+    pace.progressed(10.0, 200, protected=False)
     pace.tick(4, 4, 1e-4, 100.5)
+    few = pace.decode_seconds
+    for window in range(2, 60):
+        pace.progressed(0.5, 100, protected=False)
+        pace.tick(1, 256, 1e-4, 100.0 + 0.5 * window)
 
-    assert pace.decode_seconds == pytest.approx(0.08 * 0.5 / 4)
+    assert (few, pace.decode_seconds) == (0.0, 0.0)
+
+
+def test_slow_tokens_behind_prompts_are_no_crowd() -> None:
+    """Where nearly all time goes to prompts, fewer streams would not be faster: slow tokens say nothing then."""
+    busy, calm = Pace(), Pace()
+    for window in range(1, 40):
+        for pace, read in ((busy, 4950), (calm, 0)):
+            pace.progressed(10.0, 100, protected=False)
+            pace.prefilled(read)
+            pace.tick(4, 4, 1e-4, 100.0 + 0.5 * window)
+
+    assert busy.crowded(0.05) == 0.0
+    assert calm.crowded(0.05) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from headrace.model import Flow, Request, ServiceClass, Usage
 _PROMPT_SECONDS = 2e-4
 _OUTPUT_SECONDS = 2e-2
 """Rough seconds per token, to compare jobs of one user; only their order matters."""
-_GUESSED, _TOLD = 5.0, 10.0
+_GUESSED, _TOLD = 2.0, 10.0
 """A short job may overtake a longer one of the same user that came up to so many times their difference before it: more
 where the caller said how much he wants at most."""
 _TOKEN_SECONDS = 2e-4

@@ -5,8 +5,7 @@ Additive increase, multiplicative decrease (Chiu and Jain 1989) once per half se
 * hard: the engine said 429, 503 or 529, or timed out, while it had much to do: x 0.7. Where it then refuses even next
   to nothing it is ill, not overloaded: what was taken is given back;
 * soft: tokens come slower than the target: by as much as they are too slow, at most 3 % at a time. Or its own metrics
-  show a long queue that does not move, a full KV cache or preemptions: x 0.9. Neither takes more than a quarter of the
-  places that became free, for a limit far below what is running lets nothing in until much has left;
+  show a long queue that does not move, a full KV cache or preemptions: x 0.9;
 * neither, the limit is in use and tokens come clearly faster than the target: + max(1, 5 %). Before two signs in a row
   it doubles each second (slow start).
 
@@ -29,9 +28,6 @@ _CLEARLY = 0.98
 _EASED = 0.97
 _CAREFUL = 0.25
 """From this part of the bound on the limit no longer doubles: what it shows comes later than that."""
-_GIVEN_UP = 0.25
-"""Part of the places becoming free that a shrinking limit takes away: the others are given on, so that nobody waits for
-the limit to come down."""
 _SIGNS = 2
 """Windows in a row that must be too slow to end the slow start: the first streams wait for each other's prompts."""
 _FLOOR = 0.125
@@ -103,12 +99,11 @@ class AdaptiveLimit:
             self._hard_at = now
             self.value = max(1.0, self.value * _HARD)
 
-    def tick(self, in_flight: int, left: int, pace: float, at_once: float, strained: bool) -> None:
+    def tick(self, in_flight: int, pace: float, at_once: float, strained: bool) -> None:
         """One window is over.
 
         Args:
             in_flight: requests in flight.
-            left: requests that left in it.
             pace: seconds per token of the last seconds as a multiple of the target; 0: no stream moved.
             at_once: the same in this window alone; ends the slow start.
             strained: the engine's own metrics show a soft sign.
@@ -121,7 +116,7 @@ class AdaptiveLimit:
                 self.value = min(float(self.most), self.value * _DOUBLING)
         elif strained or pace > 1.0:
             wanted = max(self._floor, self.value * (_SOFT if strained else max(_EASED, 1.0 / pace)))
-            self.value = min(self.value, max(wanted, self.value - _GIVEN_UP * left))
+            self.value = min(self.value, wanted)
         elif used and pace < _CLEARLY:
             self.value = min(float(self.most), self.value + max(1.0, 0.05 * self.value))
 

@@ -2,8 +2,10 @@
 
 A prompt is a chain of block hashes, each covering all blocks before it, salted by tenant so that nobody learns
 from another's timing. For each instance the index keeps the hashes of what was sent there, least recently used
-first out, as its prefix cache does. The match of a prompt is the longest run of leading hashes that are there: an
-estimate of the tokens the engine need not read again.
+first out, as its prefix cache does. An engine pins a prompt while it answers and lets it go when it is done, so a
+prompt counts as used when it is sent and again when its answer ends: with the first alone the index would forget
+other prompts than the engine, and conversations would leave instances that still know them. The match of a prompt is
+the longest run of leading hashes that are there: an estimate of the tokens the engine need not read again.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class PrefixIndex:
         return len(prefix)
 
     def add(self, prefix: Sequence[int], block_tokens: int) -> None:
-        """The prompt with these blocks, `block_tokens` each, is read there now."""
+        """The prompt with these blocks, `block_tokens` each, is in use there now."""
         blocks = self._blocks
         # The last block first: a chain's head must outlive its tail, or nothing of it can match.
         for block in reversed(prefix):

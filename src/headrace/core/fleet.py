@@ -57,14 +57,15 @@ _MAX_NAMES = 4096
 class Place:
     """One attempt's stay at an instance. `InstanceState.acquire` gives it, `release` takes it back exactly once."""
 
-    __slots__ = ("first", "load", "open", "permit", "since", "slot", "state")
+    __slots__ = ("first", "load", "open", "permit", "request", "since", "slot", "state")
 
-    def __init__(self, state: InstanceState, slot: Pass, load: float, permit: Permit, since: float) -> None:
+    def __init__(self, state: InstanceState, slot: Pass, load: float, permit: Permit, now: float, of: Request) -> None:
+        self.request = of
         self.state = state
         self.slot = slot
         self.load = load
         self.permit = permit
-        self.since = since
+        self.since = now
         self.first: float | None = None
         self.open = True
 
@@ -180,7 +181,7 @@ class InstanceState:
         if request.prefix:
             self.index.add(request.prefix, request.prefix_block)
         self.load += load
-        return Place(self, slot, load, permit, now)
+        return Place(self, slot, load, permit, now, request)
 
     def started(self, place: Place, now: float) -> None:
         """The attempt's first content is here."""
@@ -199,6 +200,8 @@ class InstanceState:
             return
         place.open = False
         self.gate.leave(place.slot, now)
+        if place.request.prefix and (place.first is not None or outcome.cause is Cause.OK):
+            self.index.add(place.request.prefix, place.request.prefix_block)
         if outcome.cause in _OVERLOAD:
             self.gate.refused(now)
         self.load = max(0.0, self.load - place.load) if self.gate.in_flight else 0.0

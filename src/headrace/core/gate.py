@@ -83,7 +83,6 @@ class Gate:
         "_closed_for",
         "_first",
         "_lapsing",
-        "_left",
         "_read",
         "_seen",
         "_seq",
@@ -121,8 +120,6 @@ class Gate:
         self._closed_for = ""
         self._closed_at = 0.0
         self._seen: dict[ServiceClass, float] = {}
-        self._left = 0
-        """Requests that left in this window."""
         self._read = 0
         """Prompt tokens read so far."""
         self._first: tuple[Pass, float] | None = None
@@ -247,7 +244,6 @@ class Gate:
         if place.present:
             place.present = False
             self.in_flight -= 1
-            self._left += 1
             if place.service_class is ServiceClass.BATCH:
                 self.batch_in_flight -= 1
             self._start(place)
@@ -297,8 +293,7 @@ class Gate:
         wanted, borne, guarded = self._aim(now)
         target = pace.target(wanted, settings.tpot_most)
         strained = self.engine.strained(settings.kv_below, now)
-        self.limiter.tick(self.in_flight, self._left, pace.crowded(target), pace.crowding(target), strained)
-        self._left = 0
+        self.limiter.tick(self.in_flight, pace.crowded(target), pace.crowding(target), strained)
         protected = pace.tpot_protected if guarded else pace.tpot
         self.batch.tick(self.batch_in_flight, self.limiter.limit, protected, pace.target(borne, settings.tpot_most))
 

@@ -90,7 +90,7 @@ class GateSettings:
     )
     """Seconds per output token that a class bears; slower, and nothing more of it is sent. Batch keeps well below
     interactive's while anybody else is there."""
-    pace: float = 0.045
+    pace: float = 0.05
     """Seconds per output token that adaptive limits aim at; batch's own while nobody else is there."""
     tpot_most: float = 0.15
     """No class is held back for less than this where the machine itself is slow."""
