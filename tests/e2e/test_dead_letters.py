@@ -108,7 +108,7 @@ async def test_the_oldest_letter_goes_when_there_are_too_many_and_is_counted() -
 
     assert [letter.request_id for letter in letters] == ["r10", "r9", "r8", "r7", "r6"]
     assert "headrace_dead_letter_depth 5.0" in metrics
-    assert "headrace_dead_letters_evicted 6.0" in metrics
+    assert "headrace_dead_letters_evicted_total 6.0" in metrics
 
 
 BEGUN = [steps.role(), steps.chunk("a")]

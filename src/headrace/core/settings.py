@@ -38,7 +38,7 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FairnessSettings:
-    """The share tree (scheduling.md 3.1-3.3)."""
+    """The share tree (docs/scheduling.md)."""
 
     policy: PolicyName = PolicyName.FAIR
     prompt_price: float = 1.0
@@ -79,7 +79,7 @@ class QueueSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateSettings:
-    """How full an engine may be (scheduling.md 3.4)."""
+    """How full an engine may be (docs/scheduling.md)."""
 
     waiting_below: float = 3.0
     """Requests in the engine's own queue, corrected between polls, at which nothing more is sent."""

@@ -211,7 +211,7 @@ class Gauges(Collector):
             value=self._replays(),
         )
         yield GaugeMetricFamily("headrace_dead_letter_depth", "Dead letters kept.", value=self._dead_letters.count)
-        yield GaugeMetricFamily(
+        yield CounterMetricFamily(
             "headrace_dead_letters_evicted", "Dead letters that had to go for others.", value=self._dead_letters.evicted
         )
 
