@@ -47,20 +47,6 @@ def test_the_first_streams_reading_their_prompts_are_no_sign() -> None:
     assert limit.limit == 16
 
 
-def test_the_slow_start_ends_at_a_quarter_of_the_bound() -> None:
-    """What a limit does shows later than doubling would let it: from there on it grows by a twentieth."""
-    limit = AdaptiveLimit(256, adaptive=True)
-    for _ in range(6):
-        limit.tick(limit.limit, 0.5, 0.5, strained=False)
-    before = limit.value
-
-    limit.tick(limit.limit, 0.5, 0.5, strained=False)
-    limit.tick(limit.limit, 0.5, 0.5, strained=False)
-
-    assert before == pytest.approx(64.0)
-    assert limit.value == pytest.approx(64.0 * 1.05)
-
-
 def test_an_unused_limit_does_not_grow() -> None:
     """Nothing is learned from a limit that nobody reached."""
     limit = AdaptiveLimit(256, adaptive=True)

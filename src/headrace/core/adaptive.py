@@ -26,8 +26,6 @@ _HARD, _SOFT = 0.7, 0.9
 _IN_USE = 0.9
 _CLEARLY = 0.98
 _EASED = 0.97
-_CAREFUL = 0.25
-"""From this part of the bound on the limit no longer doubles: what it shows comes later than that."""
 _SIGNS = 2
 """Windows in a row that must be too slow to end the slow start: the first streams wait for each other's prompts."""
 _FLOOR = 0.125
@@ -111,7 +109,7 @@ class AdaptiveLimit:
         used = in_flight >= _IN_USE * self.limit
         if self._slow_start:
             self._signs = self._signs + 1 if used and (at_once > 1.0 or strained) else 0
-            self._slow_start = self._signs < _SIGNS and self.value < _CAREFUL * self.most
+            self._slow_start = self._signs < _SIGNS
             if self._slow_start and used and not self._signs:
                 self.value = min(float(self.most), self.value * _DOUBLING)
         elif strained or pace > 1.0:

@@ -1,8 +1,13 @@
 """What an engine says of itself, corrected by what happened since it said so.
 
 A poll is old the moment it is read: a burst sent after it is not in it. So the queue at the engine is taken as the
-polled one, plus what was sent since, less what has begun since. A report that is too old, absent or garbled is
-unknown: neither zero nor full. Then only the gates that need no metrics hold.
+polled one, plus what was sent since, less what has begun since. Two things are not what they seem: what begins soon
+after a poll was often in the batch already, being read, and takes nothing out of the queue; and what was sent just
+before it may be counted nowhere yet (llama.cpp counts a request once the step under way is over). Both are found by
+conservation: of what we have at the engine, each has begun, is being read, waits, or has not been seen.
+
+A report that is too old, absent or garbled is unknown: neither zero nor full. Then only the gates that need no metrics
+hold.
 """
 
 from __future__ import annotations
@@ -18,27 +23,42 @@ class EngineView:
         waiting_below: a longer queue at the engine than we mean it to have.
     """
 
-    __slots__ = ("_begun", "_sent", "_stale_after", "_stuck_polls", "_waiting_below", "known_at", "polled", "report")
+    __slots__ = (
+        "_begun",
+        "_reading",
+        "_sent",
+        "_stale_after",
+        "_stuck_polls",
+        "_waiting_below",
+        "known_at",
+        "polled",
+        "report",
+    )
 
     def __init__(self, stale_after: float, waiting_below: float) -> None:
         self._stale_after = stale_after
         self._waiting_below = waiting_below
         self._sent = self._begun = 0
+        self._reading = 0
+        """Requests that were in the batch at the poll and had not begun to be answered."""
         self._stuck_polls = 0
         self.report: EngineReport | None = None
         self.known_at: float | None = None
         """When the metrics last said something."""
         self.polled = False
 
-    def take(self, report: EngineReport | None, now: float) -> None:
-        """A poll ended; None: it said nothing."""
+    def take(self, report: EngineReport | None, in_flight: int, pending: int, now: float) -> None:
+        """A poll ended; `report` None: it said nothing. `in_flight` requests are there, `pending` of them not begun."""
         self.report = report
         self.polled = True
         if report is not None:
             self.known_at = now
             stuck = not self._begun and (report.waiting or 0.0) >= self._waiting_below
             self._stuck_polls = self._stuck_polls + 1 if stuck else 0
-            self._sent = self._begun = 0
+            waiting = int(report.waiting or 0)
+            seen = waiting + (in_flight if report.running is None else int(report.running))
+            self._sent, self._begun = min(pending, max(0, in_flight - seen)), 0
+            self._reading = max(0, pending - waiting - self._sent)
 
     def sent(self) -> None:
         """A request goes to the engine."""
@@ -63,7 +83,7 @@ class EngineView:
         report = self.fresh(now)
         if report is None or report.waiting is None:
             return None
-        return max(0.0, report.waiting + self._sent - self._begun)
+        return max(0.0, report.waiting + self._sent - max(0, self._begun - self._reading))
 
     def kv(self, pending_tokens: int, now: float) -> float | None:
         """Share of the KV cache in use once `pending_tokens` more are read; None: unknown."""

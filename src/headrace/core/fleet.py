@@ -24,6 +24,7 @@ from headrace.core.fairness import ShareTree
 from headrace.core.gate import Gate, Pass
 from headrace.core.naming import match
 from headrace.core.planting import PlantTree
+from headrace.core.pool import Pool
 from headrace.core.settings import RecoverySettings, Settings
 from headrace.core.ticket import Call
 from headrace.model import (
@@ -47,8 +48,6 @@ _PENALTY = {
     Cause.RATE_LIMITED: 0.7,
     Cause.BROKEN_STREAM: 0.5,
 }
-_RATE_WINDOW = 2.0
-"""Seconds over which a pool's capacity is measured."""
 _OVERLOAD = frozenset({Cause.RATE_LIMITED, Cause.TIMEOUT})
 _MAX_NAMES = 4096
 """Model names remembered with their pool; names come from callers, so the memory of them is bounded."""
@@ -231,7 +230,7 @@ class InstanceState:
 
     def reported(self, report: EngineReport | None, now: float) -> None:
         """Take what the engine's metrics say; None: unknown from now on."""
-        self.gate.engine.take(report, now)
+        self.gate.engine.take(report, self.gate.in_flight, self.gate.pending, now)
         if report is not None and report.kv_tokens:
             self.index.tokens = report.kv_tokens
 
@@ -278,64 +277,6 @@ class InstanceState:
                 self.speed = seen if self.speed == 0.0 else self.speed + _ALPHA * (seen - self.speed)
         elif (penalty := _PENALTY.get(outcome.cause)) is not None:
             self.reliability += _ALPHA * ((1.0 - penalty) - self.reliability)
-
-
-class Room(Enum):
-    """For whom there is room."""
-
-    NONE = 0
-    GUESTS = 1
-    ANYBODY = 2
-
-
-class Pool:
-    """The instances that can serve a model, and the one fair queue before them.
-
-    Models served by exactly the same instances share a pool: their users compete for the same machines.
-    """
-
-    __slots__ = ("_charged", "_charged_since", "between", "last_dispatch", "members", "rate", "tree", "waited")
-
-    def __init__(self, members: tuple[InstanceState, ...], tree: ShareTree[Call]) -> None:
-        self.members = members
-        self.tree = tree
-        self.last_dispatch: float | None = None
-        self.waited = False
-        """Something was queued after the last pump."""
-        self.between = 1.0
-        """Mean seconds between dispatches while there was a queue, learned."""
-        self.rate = 0.0
-        """Charged units per second while there was a queue: the pool's capacity, learned."""
-        self._charged = 0.0
-        self._charged_since = 0.0
-
-    def room(self, now: float) -> Room:
-        """For whom some instance has room for a small request."""
-        found = Room.NONE
-        for member in self.members:
-            if not (reason := member.closed(1, now)):
-                return Room.ANYBODY
-            if reason == "in_flight" and member.gate.in_flight < member.gate.limiter.ample:
-                found = Room.GUESTS
-        return found
-
-    def dispatched(self, cost: float, now: float) -> bool:
-        """Count a dispatch of `cost` for the measured drain rate and capacity; True when the capacity was renewed."""
-        if self.last_dispatch is not None and len(self.tree):
-            self.between += 0.1 * (now - self.last_dispatch - self.between)
-        self.last_dispatch = now
-        self._charged += cost
-        passed = now - self._charged_since
-        if passed < _RATE_WINDOW:
-            return False
-        if passed < 4 * _RATE_WINDOW:
-            self.rate += (0.3 if self.rate else 1.0) * (self._charged / passed - self.rate)
-        self._charged, self._charged_since = 0.0, now
-        return True
-
-    def drains_in(self, ahead: int) -> float:
-        """Seconds until `ahead` queued requests are dispatched at the measured rate; at least 1, at most 60."""
-        return min(60.0, max(1.0, ahead * self.between))
 
 
 class Fleet:

@@ -8,10 +8,11 @@ between pools.
 
 Strategies:
 
-* fair_load: (un-started + own prompt tokens) x prefill seconds x (in flight + 1) / the most that may be, LMetric
-  (arXiv 2603.15202) made aware of capacity: both the wait for prefill and the crowding of decode count. Own prompt
-  tokens are those the instance has not read before, so a conversation stays where its beginning is cached. The limit
-  that an instance has found for itself is no measure here: it grows only where it is used.
+* fair_load: (un-started + own prompt tokens) x b x (in flight + 1) x b / the most that may be, b being the learned
+  prefill seconds of a token: LMetric (arXiv 2603.15202) made aware of capacity. Both the wait for prefill and the
+  crowding of decode count, and a machine that reads twice as fast is taken to bear twice as many. Own prompt tokens
+  are those the instance has not read before, so a conversation stays where its beginning is cached. The limit that
+  an instance has found for itself is no measure here: it grows only where it is used.
 * weighted: (load x w_load + weight) / (capacity x (1 + w_speed max(speed - 1, 0)) / (1 + w_rel (1 -
   reliability))), speed relative to the mean of the candidates, weight = max(1, prompt) + 2 x expected output.
 * least_in_flight; round_robin; two_choices (the less loaded of two drawn, which does not herd).
@@ -102,7 +103,8 @@ class Router:
         match settings.strategy:
             case Strategy.FAIR_LOAD:
                 prefill = (gate.unstarted + state.uncached(call.request)) * gate.prefill_seconds
-                return prefill * (gate.in_flight + 1) / (gate.limiter.most * state.instance.capacity)
+                crowd = (gate.in_flight + 1) * gate.prefill_seconds / gate.limiter.most
+                return prefill * crowd / state.instance.capacity
             case Strategy.WEIGHTED:
                 speed = state.speed / mean_speed if state.speed and mean_speed else 1.0
                 strength = state.instance.capacity * (1.0 + settings.speed * max(speed - 1.0, 0.0))
