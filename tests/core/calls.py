@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.core.fleet import Fleet, InstanceState, Pool
+from headrace.core.fleet import Fleet, InstanceState
 from headrace.core.planting import PlantTree
+from headrace.core.pool import Pool
 from headrace.core.settings import Settings
 from headrace.core.ticket import Call, Ticket
 from headrace.model import Cause, Instance, Outcome, Usage

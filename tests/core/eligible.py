@@ -8,7 +8,8 @@ one such is up; a local one, if one such is up.
 
 from __future__ import annotations
 
-from headrace.core.fleet import InstanceState, Pool
+from headrace.core.fleet import InstanceState
+from headrace.core.pool import Pool
 from headrace.core.scheduler import Scheduler
 from headrace.core.share import Node
 from headrace.core.ticket import Call

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.core.accounts import Accounts
-from headrace.core.fleet import Pool
+from headrace.core.pool import Pool
 from headrace.core.settings import FairnessSettings, PolicyName
 from headrace.core.ticket import Call
 from headrace.model import ServiceClass, Usage

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.fleet import Pool
+from headrace.core.pool import Pool
 from headrace.core.recovery import GiveUp, Recovery, Retry, RetryBudget, blocked, returns_in
 from headrace.core.settings import BreakerSettings, RecoverySettings, Settings
 from headrace.errors import Fault

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.core.fleet import InstanceState, Pool
+from headrace.core.fleet import InstanceState
+from headrace.core.pool import Pool
 from headrace.core.routing import Router, weigh
 from headrace.core.settings import RoutingSettings, Settings, Strategy
 from headrace.model import AttemptRecord, Cause, Tier

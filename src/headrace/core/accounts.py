@@ -10,7 +10,8 @@ is refunded. Tickets that share a call share its cost. Round robin and FIFO char
 from __future__ import annotations
 
 from headrace.core.estimate import OutputEstimator
-from headrace.core.fleet import InstanceState, Pool
+from headrace.core.fleet import InstanceState
+from headrace.core.pool import Pool
 from headrace.core.received import Received
 from headrace.core.settings import CostName, FairnessSettings, PolicyName
 from headrace.core.ticket import Call

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 
 from headrace.core.dedup import FlightIndex
-from headrace.core.fleet import Pool
 from headrace.core.limits import Lease, Limiter
+from headrace.core.pool import Pool
 from headrace.core.settings import Settings
 from headrace.core.ticket import Call, State, Ticket
 from headrace.core.timers import Timers

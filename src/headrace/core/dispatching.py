@@ -11,7 +11,8 @@ from headrace.core.accounts import Accounts
 from headrace.core.adaptive import GUESTS
 from headrace.core.backlog import Backlog
 from headrace.core.book import Book
-from headrace.core.fleet import Fleet, InstanceState, Pool, Room
+from headrace.core.fleet import Fleet, InstanceState
+from headrace.core.pool import Pool, Room
 from headrace.core.recovery import RetryBudget
 from headrace.core.routing import Router, weigh
 from headrace.core.settings import Settings

@@ -16,17 +16,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from enum import Enum
 
 from headrace.core.affinity import PrefixIndex
 from headrace.core.breaker import Breaker, Permit
-from headrace.core.fairness import ShareTree
 from headrace.core.gate import Gate, Pass
 from headrace.core.naming import match
 from headrace.core.planting import PlantTree
 from headrace.core.pool import Pool
 from headrace.core.settings import RecoverySettings, Settings
-from headrace.core.ticket import Call
 from headrace.model import (
     Cause,
     EngineReport,

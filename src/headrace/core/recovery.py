@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace import errors
-from headrace.core.fleet import Pool
+from headrace.core.pool import Pool
 from headrace.core.settings import RecoverySettings
 from headrace.core.ticket import Call
 from headrace.errors import Fault

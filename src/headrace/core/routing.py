@@ -23,7 +23,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.core.fleet import InstanceState, Pool
+from headrace.core.fleet import InstanceState
+from headrace.core.pool import Pool
 from headrace.core.settings import GateSettings, RoutingSettings, Strategy
 from headrace.core.ticket import Call
 from headrace.model import Cause, Tier

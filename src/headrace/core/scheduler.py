@@ -24,8 +24,9 @@ from headrace.core.book import Book
 from headrace.core.dispatching import Dispatcher
 from headrace.core.door import Door
 from headrace.core.endings import Endings
-from headrace.core.fleet import Fleet, Pool
+from headrace.core.fleet import Fleet
 from headrace.core.planting import PlantTree
+from headrace.core.pool import Pool
 from headrace.core.recovery import Recovery
 from headrace.core.routing import Router
 from headrace.core.settings import Settings, Strategy

@@ -23,7 +23,8 @@ from headrace.core.timers import Timer
 from headrace.model import AttemptRecord, CacheResult, Flow, Request, ServiceClass
 
 if TYPE_CHECKING:
-    from headrace.core.fleet import Place, Pool
+    from headrace.core.fleet import Place
+    from headrace.core.pool import Pool
 
 
 class State(StrEnum):

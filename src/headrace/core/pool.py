@@ -1,0 +1,78 @@
+"""A pool: the instances that can serve a model, and the one fair queue before them.
+
+Models served by exactly the same instances share a pool, so that their users compete for the same machines. A pool
+also knows how fast it empties: the mean time between dispatches and the charged units per second, both measured
+while something waited.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from headrace.core.fairness import ShareTree
+from headrace.core.ticket import Call
+
+if TYPE_CHECKING:
+    from headrace.core.fleet import InstanceState
+
+_RATE_WINDOW = 2.0
+"""Seconds over which a pool's capacity is measured."""
+
+
+class Room(Enum):
+    """For whom there is room."""
+
+    NONE = 0
+    GUESTS = 1
+    ANYBODY = 2
+
+
+class Pool:
+    """The instances that can serve a model, and the one fair queue before them.
+
+    Models served by exactly the same instances share a pool: their users compete for the same machines.
+    """
+
+    __slots__ = ("_charged", "_charged_since", "between", "last_dispatch", "members", "rate", "tree", "waited")
+
+    def __init__(self, members: tuple[InstanceState, ...], tree: ShareTree[Call]) -> None:
+        self.members = members
+        self.tree = tree
+        self.last_dispatch: float | None = None
+        self.waited = False
+        """Something was queued after the last pump."""
+        self.between = 1.0
+        """Mean seconds between dispatches while there was a queue, learned."""
+        self.rate = 0.0
+        """Charged units per second while there was a queue: the pool's capacity, learned."""
+        self._charged = 0.0
+        self._charged_since = 0.0
+
+    def room(self, now: float) -> Room:
+        """For whom some instance has room for a small request."""
+        found = Room.NONE
+        for member in self.members:
+            if not (reason := member.closed(1, now)):
+                return Room.ANYBODY
+            if reason == "in_flight" and member.gate.in_flight < member.gate.limiter.ample:
+                found = Room.GUESTS
+        return found
+
+    def dispatched(self, cost: float, now: float) -> bool:
+        """Count a dispatch of `cost` for the measured drain rate and capacity; True when the capacity was renewed."""
+        if self.last_dispatch is not None and len(self.tree):
+            self.between += 0.1 * (now - self.last_dispatch - self.between)
+        self.last_dispatch = now
+        self._charged += cost
+        passed = now - self._charged_since
+        if passed < _RATE_WINDOW:
+            return False
+        if passed < 4 * _RATE_WINDOW:
+            self.rate += (0.3 if self.rate else 1.0) * (self._charged / passed - self.rate)
+        self._charged, self._charged_since = 0.0, now
+        return True
+
+    def drains_in(self, ahead: int) -> float:
+        """Seconds until `ahead` queued requests are dispatched at the measured rate; at least 1, at most 60."""
+        return min(60.0, max(1.0, ahead * self.between))
