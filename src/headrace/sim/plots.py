@@ -209,7 +209,8 @@ def _spread(axes: Axes, results: Sequence[Result], label: str, values: Callable[
     else:
         axes.set_xlim(left=0)
     if len(results) > 1:
-        axes.legend(loc="best", fontsize=8)
+        if axes.get_legend_handles_labels()[0]:  # in a short run there may be nothing to compare yet
+            axes.legend(loc="best", fontsize=8)
 
 
 def _use(axes: Axes, results: Sequence[Result]) -> None:
