@@ -208,9 +208,9 @@ def _spread(axes: Axes, results: Sequence[Result], label: str, values: Callable[
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     else:
         axes.set_xlim(left=0)
-    if len(results) > 1:
-        if axes.get_legend_handles_labels()[0]:  # in a short run there may be nothing to compare yet
-            axes.legend(loc="best", fontsize=8)
+    # In a short run there may be nothing to compare yet.
+    if len(results) > 1 and axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="best", fontsize=8)
 
 
 def _use(axes: Axes, results: Sequence[Result]) -> None:
