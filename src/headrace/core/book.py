@@ -66,6 +66,7 @@ class Book:
         call.move(State.DONE)
         self.flights.drop(call)
         self.timers.cancel(call.retry)
+        self.timers.cancel(call.promotion)
         del self.calls[call.id]
 
     def admit(self, request: Request, call: Call, lease: Lease | None, cache: CacheResult, now: float) -> Ticket:

@@ -66,6 +66,10 @@ class Dispatcher:
         """Queue a call; at the head of its leaf when it comes back for another attempt."""
         call.move(State.QUEUED)
         call.entered = now
+        if call.leader.request.flow.service_class is ServiceClass.BATCH:
+            self._book.timers.cancel(call.promotion)
+            left = self._settings.fairness.promote_after - call.waited
+            call.promotion = self._book.timers.at(now + max(0.0, left), call)
         self._push(call, (float("-inf"), 0.0) if head else self._accounts.order(call, now))
 
     def unqueue(self, call: Call) -> None:
@@ -82,6 +86,13 @@ class Dispatcher:
         if entry is not None:
             self.unqueue(call)
             self._push(call, entry.order[:2])
+
+    def promote(self, call: Call, now: float) -> None:
+        """A batch call has waited its time: it and what it was charged are normal from now on."""
+        before, call.promoted = call.flow, True
+        if call.flow != before:
+            self.replace(call)
+            self._accounts.hand_over(call, before, now)
 
     def move(self, call: Call, pool: Pool) -> None:
         """Take a call with all it holds to another pool: its place in the queue, its charge, its count in flight."""
@@ -124,6 +135,7 @@ class Dispatcher:
         if len(pools) > 1:
             pools.sort(key=lambda pool: pool.last_dispatch or 0.0)
         for pool in pools:
+            self._router.patience_ends = None
             fits = partial(self._choose, pool, now)
             while pool.tree.root.queued and (room := pool.room(now)) is not Room.NONE:
                 pick = pool.tree.pick(fits) if room is Room.ANYBODY else pool.tree.first(fits)
@@ -160,8 +172,8 @@ class Dispatcher:
         call.attempt += 1
         call.first = None
         call.tried.add(state.instance.id)
-        load = weigh(request.prompt_tokens, call.expected)
-        call.place = state.acquire(request, load, request.form is AnswerForm.STREAM, now)
+        load, streamed = weigh(request.prompt_tokens, call.expected), request.form is AnswerForm.STREAM
+        call.place = state.acquire(request, load, streamed, now, call.flow.service_class)
         self._router.picked(state)
         if call.pool.dispatched(cost, now):
             self._accounts.lead(call.pool)
@@ -209,10 +221,12 @@ class Dispatcher:
             state.gate.note_closed(reason or "other", now)
 
     def _watch(self, pool: Pool, now: float) -> None:
-        """Wake when an instance comes back or its window opens by itself, as long as something waits for it."""
+        """Wake when an instance comes back, may open by itself, or was waited for in vain, while something waits."""
         when: float | None = None
         if len(pool.tree):
+            ends = self._router.patience_ends
             times = [at for state in pool.members if (at := state.opens_at(now)) is not None and at > now]
+            times += [ends] if ends is not None else []
             when = min(times) if times else None
         watch = self._watches.get(pool)
         if watch is not None:

@@ -33,6 +33,7 @@ class EngineView:
         "known_at",
         "polled",
         "report",
+        "stale_at",
     )
 
     def __init__(self, stale_after: float, waiting_below: float) -> None:
@@ -45,6 +46,8 @@ class EngineView:
         self.report: EngineReport | None = None
         self.known_at: float | None = None
         """When the metrics last said something."""
+        self.stale_at = 0.0
+        """When the last report says nothing any more; what it shuts opens then."""
         self.polled = False
 
     def take(self, report: EngineReport | None, in_flight: int, pending: int, now: float) -> None:
@@ -53,6 +56,7 @@ class EngineView:
         self.polled = True
         if report is not None:
             self.known_at = now
+            self.stale_at = now + self._stale_after
             stuck = not self._begun and (report.waiting or 0.0) >= self._waiting_below
             self._stuck_polls = self._stuck_polls + 1 if stuck else 0
             waiting = int(report.waiting or 0)
@@ -70,9 +74,7 @@ class EngineView:
 
     def fresh(self, now: float) -> EngineReport | None:
         """The last report, if it still says anything."""
-        if self.report is None or self.known_at is None or now - self.known_at > self._stale_after:
-            return None
-        return self.report
+        return self.report if self.report is not None and now < self.stale_at else None
 
     def stale(self, now: float) -> bool:
         """It is asked for metrics and nothing usable is known."""

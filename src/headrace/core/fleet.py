@@ -169,11 +169,13 @@ class InstanceState:
         wait = self.returns_in(now)
         return None if wait is None else now + wait
 
-    def acquire(self, request: Request, load: float, streamed: bool, now: float) -> Place:
-        """Take a place for one attempt; `closed` was "" just before."""
+    def acquire(
+        self, request: Request, load: float, streamed: bool, now: float, as_class: ServiceClass | None = None
+    ) -> Place:
+        """Take a place for one attempt; `closed` was "" just before. `as_class`: None is the request's own."""
         permit = self.breaker.acquire(now)
-        unread, service_class = self.uncached(request), request.flow.service_class
-        slot = self.gate.enter(unread, service_class, streamed, now, whole=unread == request.prompt_tokens)
+        unread, as_class = self.uncached(request), as_class or request.flow.service_class
+        slot = self.gate.enter(unread, as_class, streamed, now, whole=unread == request.prompt_tokens)
         if request.prefix:
             self.index.add(request.prefix, request.prefix_block)
         self.load += load

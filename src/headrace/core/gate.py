@@ -177,9 +177,12 @@ class Gate:
         return "batch_engine_queue" if self.batch_in_flight and self.engine.waiting(now) else ""
 
     def opens_at(self, now: float) -> float | None:
-        """When something may change without any event: a reservation lapses, or the pace is looked at anew."""
+        """When it may open without any event: a reservation lapses, or the engine's report goes stale."""
         self._lapse(now)
-        return self._lapsing[0][0] if self._lapsing else None
+        lapses = self._lapsing[0][0] if self._lapsing else None
+        if self.engine.fresh(now) is None:
+            return lapses
+        return self.engine.stale_at if lapses is None else min(lapses, self.engine.stale_at)
 
     def note_closed(self, reason: str, now: float) -> None:
         """Something waits here for `reason`; "" : nothing does any more."""

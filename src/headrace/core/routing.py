@@ -50,6 +50,8 @@ class Router:
         self._gate = gate
         self._random = random
         self._picks = 0
+        self.patience_ends: float | None = None
+        """When the first of the calls that were kept for their home since this was cleared is kept no longer."""
 
     def choose(self, call: Call, pool: Pool, now: float, guest: bool = False) -> InstanceState | None:
         """The instance to send `call` to now; None when it has to wait. A `guest` finds more places."""
@@ -97,7 +99,11 @@ class Router:
             call.held = now
         before = home.gate.unstarted * home.gate.prefill_seconds
         worth = min(self._gate.patience * saved * home.gate.prefill_seconds, self._gate.patience_most)
-        return before <= worth and now - call.held <= worth
+        ends = call.held + worth
+        if before > worth or now >= ends:
+            return False
+        self.patience_ends = ends if self.patience_ends is None else min(ends, self.patience_ends)
+        return True
 
     def _score(self, state: InstanceState, call: Call, mean_speed: float) -> float:
         gate, settings = state.gate, self._settings

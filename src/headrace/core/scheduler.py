@@ -227,8 +227,12 @@ class Scheduler:
             match subject:
                 case Ticket():
                     self._ticket_due(subject, now)
-                case Call():
+                case Call(state=State.QUEUED):
+                    self._dispatcher.promote(subject, now)
+                case Call(state=State.WAITING):
                     self._dispatcher.enqueue(subject, now, head=True)
+                case Call():
+                    pass
                 case Pool():
                     self._dispatcher.woke(subject)
         if self._drain_until is not None and now >= self._drain_until:

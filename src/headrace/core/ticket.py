@@ -94,6 +94,7 @@ class Call:
         "prices",
         "produced",
         "promoted",
+        "promotion",
         "prompt",
         "records",
         "request",
@@ -142,6 +143,8 @@ class Call:
         """Prompt tokens it was charged for: those the instance had not read before."""
         self.promoted = False
         """It waited so long as batch that it is treated as normal."""
+        self.promotion: Timer | None = None
+        """When it will have."""
         self.joinable = request.fingerprint is not None
         self.taken_over = False
 
