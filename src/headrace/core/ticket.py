@@ -142,11 +142,9 @@ class Call:
         self.prompt = request.prompt_tokens
         """Prompt tokens it was charged for: those the instance had not read before."""
         self.promoted = False
-        """It waited so long as batch that it is treated as normal."""
         self.promotion: Timer | None = None
-        """When it will have."""
-        self.joinable = request.fingerprint is not None
-        self.taken_over = False
+        """When it will have waited so long as batch that it is treated as normal."""
+        self.joinable, self.taken_over = request.fingerprint is not None, False
 
     @property
     def flow(self) -> Flow:
