@@ -2,8 +2,9 @@
 
 A queued call is eligible when on every level of the share tree its account is under its cap and within the slack of
 the poorest account under its cap, no more than seven calls go before it in its own queue, and some instance may take
-it: up, breaker and cooldown permitting, with a free place and room in its window; one it was not sent to before, if
-one such is up; a local one, if one such is up.
+it: up, breaker and cooldown permitting, its gate open to it (batch has limits of its own); one it was not sent to
+before, if one such is up; a local one, if one such is up. One that is kept for the instance that knows its prompt is
+not eligible, for as long as it may be.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from headrace.model import Cause, Tier
 
 def overdue_picks(scheduler: Scheduler, now: float) -> list[str]:
     """Calls that are eligible and yet are queued."""
+    patience = scheduler._settings.gate.patience_most
     return [
         call.request.id
         for pool in scheduler._fleet.pools()
         for call in _in_turn(pool.tree.root, pool.tree._slack)
-        if any(_may_take(state, call, pool, now) for state in pool.members)
+        if (call.held is None or now >= call.held + patience)
+        and any(_may_take(state, call, pool, now) for state in pool.members)
     ]
 
 

@@ -26,6 +26,7 @@ from headrace.model import (
     Cause,
     Dispatch,
     Draining,
+    EngineReport,
     Event,
     Finished,
     Flow,
@@ -35,6 +36,7 @@ from headrace.model import (
     Probed,
     Progressed,
     Reconfigured,
+    Reported,
     Request,
     Sealed,
     ServedModel,
@@ -55,6 +57,8 @@ _ENGINES = (
     Instance(id="b", max_concurrent=3, models=(ServedModel(name="m2"),), window_tokens=64),
     Instance(id="a", max_concurrent=1, models=(_ANY,), address="http://elsewhere"),
     Instance(id="d", max_concurrent=1, models=(ServedModel(name="m2"), ServedModel(name="m1")), tier=Tier.REMOTE),
+    Instance(id="e", max_concurrent=12, models=(_ANY,), window_tokens=100, adaptive=True),
+    Instance(id="f", max_concurrent=9, models=(_ANY,), adaptive=True),
 )
 _LATER = st.sampled_from([0.0, 0.0, 0.0, 0.001, 0.5, 3.0, 20.0])
 _COUNT = st.integers(0, 1000)
@@ -63,7 +67,7 @@ _COUNT = st.integers(0, 1000)
 def _settings(policy: PolicyName, strategy: Strategy, cap: int | None, limited: bool) -> Settings:
     limits = LimitSettings(per_user=LimitRule(requests_per_minute=6, concurrency=4)) if limited else LimitSettings()
     return Settings(
-        fairness=FairnessSettings(policy=policy, user_in_flight=cap, slack=100.0),
+        fairness=FairnessSettings(policy=policy, user_in_flight=cap, slack=100.0, promote_after=10.0),
         queue=QueueSettings(size=6, per_user=4, timeouts=dict.fromkeys(ServiceClass, 30.0)),
         breaker=BreakerSettings(threshold=2, recovery=10.0, max_backoff=4.0),
         recovery=RecoverySettings(max_attempts=3, budget_reserve=4.0, cooldown=2.0, backoff=0.5, backoff_cap=2.0),
@@ -87,7 +91,7 @@ class Misbehaving(RuleBasedStateMachine):
         strategy=st.sampled_from(Strategy),
         cap=st.sampled_from([None, None, 1]),
         limited=st.booleans(),
-        engines=st.sampled_from([_ENGINES[:1], _ENGINES[:2], _ENGINES[:3], _ENGINES[1:3]]),
+        engines=st.sampled_from([_ENGINES[:1], _ENGINES[:2], _ENGINES[:3], _ENGINES[1:3], _ENGINES[6:], _ENGINES[2:3]]),
     )
     def begin(
         self, policy: PolicyName, strategy: Strategy, cap: int | None, limited: bool, engines: tuple[Instance, ...]
@@ -102,15 +106,29 @@ class Misbehaving(RuleBasedStateMachine):
         model=st.sampled_from(["m1", "m1", "m2", "else"]),
         prompt=st.sampled_from([1, 20, 40, 200]),
         form=st.sampled_from(AnswerForm),
+        prefix=st.sampled_from([(), (), (1, 2), (1, 2, 3, 4)]),
         later=_LATER,
     )
     def ask(
-        self, user: str, service_class: ServiceClass, model: str, prompt: int, form: AnswerForm, later: float
+        self,
+        user: str,
+        service_class: ServiceClass,
+        model: str,
+        prompt: int,
+        form: AnswerForm,
+        prefix: tuple[int, ...],
+        later: float,
     ) -> None:
-        """A plain request."""
+        """A plain request, perhaps one whose beginning others share."""
         self._arrive(
             Request(
-                id=self._name(), flow=Flow(service_class, "t", user, ""), model=model, prompt_tokens=prompt, form=form
+                id=self._name(),
+                flow=Flow(service_class, "t", user, ""),
+                model=model,
+                prompt_tokens=prompt,
+                form=form,
+                prefix=prefix,
+                prefix_block=16 if prefix else 0,
             ),
             later,
         )
@@ -238,6 +256,18 @@ class Misbehaving(RuleBasedStateMachine):
         """Health checks end."""
         for _ in range(times):
             self.world.tell(Probed(name, healthy, busy))
+
+    @rule(
+        name=st.sampled_from("abef"),
+        waiting=st.sampled_from([None, 0.0, 2.0, 9.0]),
+        kv=st.sampled_from([None, 0.1, 0.95]),
+        silent=st.booleans(),
+        later=_LATER,
+    )
+    def report(self, name: str, waiting: float | None, kv: float | None, silent: bool, later: float) -> None:
+        """An engine's metrics are polled, or could not be."""
+        said = EngineReport(running=1.0, waiting=waiting, kv=kv, kv_tokens=64, preemptions=0.0)
+        self.world.tell(Reported(name, None if silent else said), later)
 
     @rule(late=st.sampled_from([0.0, 0.0, 0.0, 0.2, 15.0]), times=st.integers(1, 4))
     def wake(self, late: float, times: int) -> None:
