@@ -13,8 +13,9 @@ from headrace.testing.timing import TimingNumbers
 
 MODEL = "mock"
 POWER, LIGHT = "power", ("ann", "ben")
-SEED = 3
-"""Of prompts, lengths and times: they are the same under each strategy, and in each run."""
+SEED = 10
+"""Of prompts, lengths and times: the same under each strategy, and in each run. Chosen as the one of the first twelve
+whose gain by backpressure is nearest to their median (15 times; the others lie between 10 and 27)."""
 AT_ONCE = 256
 """The gateway's bound on requests at the engine: far above what there are, so that it holds nothing back."""
 
