@@ -2,7 +2,8 @@
 
 The scheduler is driven as the gateway drives it, on a clock of its own: under a backlog each round ends the oldest
 attempt (which sends the next one) and lets a new request arrive, so the backlog stays as long as it is. Times are the
-deciding thread's own CPU time: the scheduler never waits, and other processes do not count.
+deciding thread's own CPU time: the scheduler never waits, and other processes do not count. The garbage collector is
+set as `headrace serve` sets it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from headrace.model import (
     Started,
     Usage,
 )
+from headrace.server.serving import spare_the_collector
 
 SIZES = ((100, 1_000), (1_000, 10_000), (10_000, 100_000))
 """Backlogged users, requests queued."""
@@ -81,11 +83,11 @@ def alone(rounds: int) -> list[float]:
 def backlogged(users: int, queued: int, rounds: int) -> tuple[list[float], list[float]]:
     """Microseconds of each arrival, and of each end that sends the next one, with so much waiting all the time."""
     scheduler, chance, now = _scheduler(), Random(3), 0.0
+    usual = gc.get_threshold()
     running = deque[Dispatch]()
     for number in range(queued + SLOTS):
         running += _sent(scheduler.handle(Arrived(_request(f"q{number}", f"user-{number % users}")), now))
-    gc.collect()
-    gc.freeze()
+    spare_the_collector()
     arrive, finish = list[float](), list[float]()
     for number in range(rounds):
         now += 0.01
@@ -97,6 +99,7 @@ def backlogged(users: int, queued: int, rounds: int) -> tuple[list[float], list[
         asked = Arrived(_request(f"r{number}", f"user-{chance.randrange(users)}"))
         arrive.append(_timed(scheduler, asked, now)[1])
     gc.unfreeze()
+    gc.set_threshold(*usual)
     return arrive, finish
 
 
