@@ -61,6 +61,21 @@ class Book:
         self.calls[call.id] = call
         self.flights.add(call)
 
+    def end(
+        self,
+        call: Call,
+        ending: Ending,
+        fault: Fault | None,
+        now: float,
+        usage: Usage | None = None,
+        instance: str = "",
+    ) -> None:
+        """End a call with all its tickets. They part, so that nothing is left for the garbage collector to find."""
+        self.close(call)
+        for ticket in call.members.values():
+            self.settle(ticket, ending, fault, now, usage, instance)
+        call.members.clear()
+
     def close(self, call: Call) -> None:
         """The call is over; its tickets are settled by the caller of this."""
         call.move(State.DONE)

@@ -223,11 +223,12 @@ class Dispatcher:
     def _watch(self, pool: Pool, now: float) -> None:
         """Wake when an instance comes back, may open by itself, or was waited for in vain, while something waits."""
         when: float | None = None
-        if len(pool.tree):
-            ends = self._router.patience_ends
-            times = [at for state in pool.members if (at := state.opens_at(now)) is not None and at > now]
-            times += [ends] if ends is not None else []
-            when = min(times) if times else None
+        if pool.tree.root.queued:
+            when = self._router.patience_ends
+            for state in pool.members:
+                at = state.opens_at(now)
+                if at is not None and at > now and (when is None or at < when):
+                    when = at
         watch = self._watches.get(pool)
         if watch is not None:
             if watch[0] == when:

@@ -94,10 +94,9 @@ class Door:
             return
         if hit:
             self._book.totals["hits"] += len(call.members)
-            self._book.close(call)
-            for ticket in list(call.members.values()):
+            for ticket in call.members.values():
                 ticket.cache = CacheResult.HIT
-                self._book.settle(ticket, Ending.ANSWERED, None, now)
+            self._book.end(call, Ending.ANSWERED, None, now)
             return
         refusal = self._barred(call, now)
         if refusal is not None:

@@ -72,18 +72,14 @@ class Endings:
         else:
             self._dispatcher.unqueue(call)
             self._accounts.drop(call, None, now)
-        self._book.close(call)
-        for ticket in list(call.members.values()):
-            self._book.settle(ticket, ending, fault, now, usage)
+        self._book.end(call, ending, fault, now, usage)
 
     def _succeed(self, call: Call, outcome: Outcome, instance: str, now: float) -> None:
         usage = outcome.usage or Usage(call.request.prompt_tokens, call.produced, estimated=True)
         self._accounts.settle(call, usage, now)
         if call.request.remember and call.joinable and outcome.cacheable and call.request.fingerprint is not None:
             self._book.out.append(Remember(call.id, call.request.fingerprint))
-        self._book.close(call)
-        for ticket in list(call.members.values()):
-            self._book.settle(ticket, Ending.ANSWERED, None, now, usage, instance)
+        self._book.end(call, Ending.ANSWERED, None, now, usage, instance)
 
     def _give_up(self, call: Call, verdict: GiveUp, outcome: Outcome, now: float) -> None:
         """The call failed for good. Its leader is told; one follower may try once more, then all are told."""
@@ -92,9 +88,7 @@ class Endings:
         if self._may_take_over(call, verdict, outcome, now):
             self._take_over(call, verdict, usage, now)
             return
-        self._book.close(call)
-        for ticket in list(call.members.values()):
-            self._book.settle(ticket, verdict.ending, verdict.fault, now, usage)
+        self._book.end(call, verdict.ending, verdict.fault, now, usage)
 
     def _take_over(self, call: Call, verdict: GiveUp, usage: Usage | None, now: float) -> None:
         leader = call.leader
