@@ -59,7 +59,7 @@ dead_letters: {capacity: 1000, path: headrace.db}
         (ServedModel(name="qwen3-1.7b"),),
         4,
     )
-    assert (cloud.tier, cloud.window_tokens, gpu.window_tokens) == (Tier.REMOTE, None, 2048)
+    assert (cloud.tier, cloud.window_tokens, gpu.window_tokens) == (Tier.REMOTE, None, 3072)
     assert config.secrets() == {"cloud": "k-1"}
     assert config.scheduler_settings().routing.strategy is Strategy.WEIGHTED
 
@@ -270,7 +270,7 @@ def test_the_commented_instance_loads(written: Written) -> None:
     block = text[begin : text.index("\n\n", begin)]
     uncommented = "\n".join(line.removeprefix("# ") for line in block.splitlines())
     (instance,) = load(written(uncommented), {}).model_instances()
-    assert (instance.id, instance.window_tokens) == ("gpu-1", 2048)
+    assert (instance.id, instance.window_tokens) == ("gpu-1", 3072)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ metrics: {poll_seconds: 1}
     triton, sglang, tgi = config.model_instances()
     assert (triton.engine, triton.metrics) == (Engine.TENSORRT, "http://h:8002/metrics")
     assert (sglang.engine, sglang.metrics) == (Engine.SGLANG, "/own")
-    assert (tgi.engine, tgi.metrics, tgi.window_tokens) == (Engine.TGI, None, 2048)
+    assert (tgi.engine, tgi.metrics, tgi.window_tokens) == (Engine.TGI, None, 3072)
     assert config.scheduler_settings().metrics.stale_after == 3.0
 
 

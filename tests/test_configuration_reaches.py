@@ -29,6 +29,7 @@ def test_every_key_is_read_by_a_part_that_runs(monkeypatch: pytest.MonkeyPatch) 
     """Putting a gateway together looks at each key there is: none is accepted and then forgotten."""
     limit = LimitSection(requests_per_minute=60)
     given = {"instances": ({"address": "http://127.0.0.1:1", "engine": "vllm"},), "dead_letters": {"path": None}}
+    given["scheduling"] = {"prices": {"m": {"prompt": 2.5, "output": 10}}}
     config = Config.model_validate({**given, "limits": {"per_user": limit, "per_tenant": limit}})
     read: set[str] = set()
     plain = Section.__getattribute__

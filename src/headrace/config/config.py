@@ -14,6 +14,7 @@ from headrace.config.sections import (
     CircuitBreakerSection,
     DeadLettersSection,
     DedupSection,
+    GatesSection,
     HealthCheckSection,
     LimitSection,
     LimitsSection,
@@ -29,6 +30,7 @@ from headrace.core.limits import LimitRule
 from headrace.core.settings import (
     BreakerSettings,
     FairnessSettings,
+    GateSettings,
     HealthSettings,
     LimitSettings,
     MetricsSettings,
@@ -48,6 +50,7 @@ class Config(Section):
     scheduling: SchedulingSection = Field(
         default_factory=SchedulingSection, description="Who goes next, and how many may wait."
     )
+    gates: GatesSection = Field(default_factory=GatesSection, description="How full an instance may be.")
     instances: tuple[InstanceSection, ...] = Field(
         (), max_length=1000, description="The engines; none: those named by the environment, else the built-in echo."
     )
@@ -139,6 +142,7 @@ class Config(Section):
         return Settings(
             fairness=self._fairness(),
             queue=self._queue(),
+            gate=self._gate(),
             breaker=BreakerSettings(
                 threshold=self.circuit_breaker.failure_threshold,
                 recovery=self.circuit_breaker.recovery_timeout,
@@ -162,6 +166,11 @@ class Config(Section):
             policy=scheduling.policy,
             prompt_price=scheduling.prompt_price,
             output_price=scheduling.output_price,
+            cost=scheduling.cost,
+            calibrate=scheduling.calibrate,
+            money={model: (price.prompt, price.output) for model, price in scheduling.prices.items()},
+            head_start=scheduling.head_start_seconds,
+            promote_after=scheduling.promote_after_seconds,
             slack=scheduling.slack_tokens,
             class_weights={
                 ServiceClass.INTERACTIVE: classes.interactive,
@@ -182,6 +191,23 @@ class Config(Section):
                 ServiceClass.NORMAL: self.timeouts.queue,
                 ServiceClass.BATCH: self.timeouts.queue_batch,
             },
+        )
+
+    def _gate(self) -> GateSettings:
+        gates = self.gates
+        return GateSettings(
+            waiting_below=gates.waiting_below,
+            kv_below=gates.kv_below,
+            tpot={
+                ServiceClass.INTERACTIVE: gates.tpot.interactive,
+                ServiceClass.NORMAL: gates.tpot.normal,
+                ServiceClass.BATCH: gates.tpot.batch,
+            },
+            pace=gates.pace,
+            tpot_most=gates.tpot_most,
+            batch_floor=gates.batch_floor,
+            patience=gates.patience,
+            patience_most=gates.patience_seconds,
         )
 
     def _recovery(self) -> RecoverySettings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import get_args
+from typing import get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
@@ -84,6 +84,8 @@ def _line(text: str, comment: str | None, depth: int, width: int = WIDTH) -> Ite
 def _section_in(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
+    if get_origin(annotation) is dict:  # its keys are the reader's own, so there is nothing to list
+        return None
     return next((found for argument in get_args(annotation) if (found := _section_in(argument))), None)
 
 

@@ -14,9 +14,9 @@ EngineName = Literal["openai", "vllm", "llamacpp", "sglang", "tgi", "tensorrt", 
 
 _KNOWS_PRIORITY = ("vllm", "sglang")
 
-DEFAULT_WINDOW_TOKENS = 2048
-"""Prompt tokens a local engine may hold un-started: about one prefill step of a large one, so that it never idles and
-never builds a queue of its own."""
+DEFAULT_WINDOW_TOKENS = 3072
+"""Prompt tokens a local engine may hold un-started: one and a half prefill steps of a large one, so that the step under
+way is full, the next one has something to begin with, and the engine builds no queue of its own."""
 
 
 MOST_FOUND = 256
@@ -76,7 +76,7 @@ class InstanceSection(Section):
     )
     window_tokens: Count | Literal["auto"] | None = Field(
         "auto",
-        description="Prompt tokens sent whose answers have not begun; null: no bound; auto: 2048 for local engines.",
+        description="Prompt tokens sent whose answers have not begun; null: no bound; auto: 3072 for local engines.",
     )
     api_key_env: str | None = Field(
         default=None, min_length=1, description="Environment variable that holds this engine's key."

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from headrace.core.settings import PolicyName, Strategy
+from headrace.core.settings import CostName, PolicyName, Strategy
 
 Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -75,6 +75,13 @@ class Weights(Section):
     users: dict[str, Weight] = Field(default_factory=dict, description="By `user` or `tenant/user`; the longer wins.")
 
 
+class Price(Section):
+    """Money for a million tokens."""
+
+    prompt: Factor = Field(0.0, description="A million prompt tokens.")
+    output: Factor = Field(0.0, description="A million output tokens.")
+
+
 class SchedulingSection(Section):
     """Who goes next, and how many may wait."""
 
@@ -86,13 +93,58 @@ class SchedulingSection(Section):
     per_user_in_flight: Count | None = Field(
         default=None, description="Requests of one user at the engines at the same time; null: no such limit."
     )
+    cost: CostName = Field(
+        CostName.TOKENS, description="What counts: tokens; gpu: seconds of the machine; money: by the price list."
+    )
     prompt_price: Factor = Field(1.0, description="What one prompt token costs a user's share.")
     output_price: Factor = Field(2.0, description="What one output token costs a user's share.")
+    calibrate: bool = Field(
+        default=True, description="Use the ratio of the two that an instance shows, as soon as it is known."
+    )
+    prices: dict[str, Price] = Field(
+        default_factory=dict,
+        description="With the cost `money`: by model, as {gpt-4o: {prompt: 2.5, output: 10}}; others cost as above.",
+    )
+    head_start_seconds: float = Field(
+        1.0,
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="Interactive goes first by this much of the capacity: it waits less and gets no more.",
+    )
+    promote_after_seconds: Seconds = Field(600.0, description="Batch that waited this long is treated as normal.")
     slack_tokens: Factor = Field(
         2048.0,
         description="How far one user may run ahead of the poorest while the poorest one's request fits nowhere.",
     )
     weights: Weights = Field(default_factory=Weights, description="Shares.")
+
+
+class PaceSection(Section):
+    """Seconds per output token that a class bears; while tokens come slower, nothing more of it is sent."""
+
+    interactive: Seconds = Field(0.05, description="Batch also keeps well below it while anybody else is there.")
+    normal: Seconds = Field(0.15, description="The default class.")
+    batch: Seconds = Field(0.15, description="Also what found limits aim at while only batch is there.")
+
+
+class GatesSection(Section):
+    """How full an instance may be, beyond its own max_concurrent and window_tokens."""
+
+    waiting_below: Weight = Field(3.0, description="Requests in the engine's own queue at which nothing more is sent.")
+    kv_below: float = Field(0.9, gt=0, le=1, description="Share of its KV cache at which nothing more is sent.")
+    tpot: PaceSection = Field(default_factory=PaceSection, description="Seconds per output token, by class.")
+    pace: Seconds = Field(0.05, description="Seconds per output token that found limits (adaptive: true) aim at.")
+    tpot_most: Seconds = Field(
+        0.15, description="A machine that is slow by itself is allowed four times its own pace, up to this."
+    )
+    batch_floor: float = Field(0.1, ge=0, le=1, description="Share of an instance's limit that batch may always use.")
+    patience: Factor = Field(
+        3.0, description="A request waits for the instance that knows its prompt up to so many times what that saves."
+    )
+    patience_seconds: float = Field(
+        1.0, ge=0, le=3600, allow_inf_nan=False, description="But not longer than this; 0: never."
+    )
 
 
 class RoutingSection(Section):

@@ -3,10 +3,10 @@
 Gates that need nothing from the engine:
 
 * In flight: at most so many requests, fixed or found (`adaptive.AdaptiveLimit`); batch has a smaller limit of its own.
-* Un-started window: prompt tokens sent and not yet begun to be answered are at most `window` (one prefill budget of
-  the engine, 2,048 by default). It is what `num_requests_waiting` would say, with no delay: a burst cannot slip in
-  between two polls. One request always fits into an empty window, however long it is. A whole (not streamed) answer
-  shows no first token, so its reservation lapses after the time its prefill should take.
+* Un-started window: prompt tokens sent and not yet begun to be answered are at most `window` (one and a half
+  prefill budgets of the engine, 3,072 by default). It is what `num_requests_waiting` would say, with no delay: a
+  burst cannot slip in between two polls. One request always fits into an empty window, however long it is. A whole (not
+  streamed) answer shows no first token, so its reservation lapses after the time its prefill should take.
 
 Where the engine's own metrics are known they tighten this, never loosen it: its queue stays short, its KV cache is not
 filled to the brim, nothing of a class is sent while tokens come slower than that class bears, and batch goes only where
