@@ -96,6 +96,9 @@ class Instance:
     """Where its own metrics are: a path at its address, or a URL; None: the engine's usual place."""
     forward_priority: bool = False
     """The engine is told how urgent each request is, in its own field and polarity."""
+    resume: bool = False
+    """It can be given the beginning of an answer and goes on from there: what breaks off here may go on at another
+    instance of this kind, and the other way round."""
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -125,6 +128,8 @@ class Request:
     """Longest wait in the queue in seconds; None: the class's default."""
     max_attempts: int | None = None
     """Bound on attempts; None: the configured one."""
+    only: str | None = None
+    """The id of the one instance that may answer; None: any that serves the model. Such a request shares no call."""
     fingerprint: bytes | None = None
     """Key of single-flight and cache; None: this request is never shared."""
     look_up: bool = False
@@ -192,7 +197,7 @@ class Outcome:
     cause: Cause
     usage: Usage | None = None
     committed: bool = False
-    """A content byte reached the caller: nothing may be retried."""
+    """A content byte reached the caller: nothing may be retried, at most resumed."""
     retry_after: float | None = None
     """Seconds the instance asked us to stay away."""
     status: int | None = None
@@ -203,6 +208,8 @@ class Outcome:
     """What to tell the caller if no further attempt is made; None: derived from the cause."""
     cacheable: bool = True
     """False for an answer that is complete but must not be stored (cut by a length limit)."""
+    resumable: bool = False
+    """The answer broke off, and all of it that the caller has is known: it could go on from there."""
 
     @property
     def kind(self) -> OutcomeKind:
@@ -252,6 +259,8 @@ class AttemptRecord:
     cause: Cause
     status: int | None = None
     detail: str = ""
+    produced: int = 0
+    """Output tokens of this attempt that reached the caller before it broke off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -432,6 +441,9 @@ class Dispatch:
     waited: float
     cause: Cause | None = None
     """Why the attempt before this one failed; None for a first attempt."""
+    resumes: int = 0
+    """How many times the answer has been taken up again, this time included: the engine is to go on from where it broke
+    off. 0: from its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,6 +466,8 @@ class Settle:
     usage: Usage | None = None
     instance: str = ""
     attempts: int = 0
+    resumes: int = 0
+    """How many times its answer broke off and was taken up again."""
 
 
 @dataclass(frozen=True, slots=True)

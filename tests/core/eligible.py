@@ -10,7 +10,6 @@ not eligible, for as long as it may be.
 from __future__ import annotations
 
 from headrace.core.fleet import InstanceState
-from headrace.core.pool import Pool
 from headrace.core.scheduler import Scheduler
 from headrace.core.share import Node
 from headrace.core.ticket import Call
@@ -25,7 +24,7 @@ def overdue_picks(scheduler: Scheduler, now: float) -> list[str]:
         for pool in scheduler._fleet.pools()
         for call in _in_turn(pool.tree.root, pool.tree._slack)
         if (call.held is None or now >= call.held + patience)
-        and any(_may_take(state, call, pool, now) for state in pool.members)
+        and any(_may_take(state, call, now) for state in call.choices)
     ]
 
 
@@ -46,8 +45,8 @@ def _usable(node: Node[Call]) -> bool:
     return node.queued > 0 and (not node.children or any(_usable(child) for child in node.children.values()))
 
 
-def _may_take(state: InstanceState, call: Call, pool: Pool, now: float) -> bool:
-    up = [other for other in pool.members if not other.shut(now)]
+def _may_take(state: InstanceState, call: Call, now: float) -> bool:
+    up = [other for other in call.choices if not other.shut(now)]
     if state not in up or not _has_room(state, call, now):
         return False
     refused = {record.instance for record in call.records if record.cause is Cause.UPSTREAM_AUTH}

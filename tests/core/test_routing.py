@@ -25,7 +25,7 @@ def router(strategy: Strategy = Strategy.FAIR_LOAD, **weights: float) -> Router:
 def send(route: Router, to: Pool, name: str = "r", **more: Any) -> InstanceState | None:
     """Choose for a new call and take the place."""
     made = call(to, name, **more)
-    state = route.choose(made, to, 0.0)
+    state = route.choose(made, 0.0)
     if state is not None:
         state.acquire(made.request, weigh(made.request.prompt_tokens, 0), False, 0.0)
         route.picked(state)
@@ -78,16 +78,16 @@ def test_weighted_reads_speed() -> None:
     """The faster of two equals, unless speed is told to weigh nothing."""
     to = pool(engine("a", 9), engine("b", 9))
     to.members[0].speed, to.members[1].speed = 10.0, 90.0
-    assert ids(router(Strategy.WEIGHTED).choose(call(to), to, 0.0)) == ["b"]
-    assert ids(router(Strategy.WEIGHTED, speed=0.0).choose(call(to), to, 0.0)) == ["a"]
+    assert ids(router(Strategy.WEIGHTED).choose(call(to), 0.0)) == ["b"]
+    assert ids(router(Strategy.WEIGHTED, speed=0.0).choose(call(to), 0.0)) == ["a"]
 
 
 def test_weighted_reads_reliability() -> None:
     """The one that failed less, unless reliability is told to weigh nothing."""
     to = pool(engine("a", 9), engine("b", 9))
     attempt(to.members[0], [Cause.TIMEOUT], Settings(), now=-100.0)
-    assert ids(router(Strategy.WEIGHTED).choose(call(to), to, 0.0)) == ["b"]
-    assert ids(router(Strategy.WEIGHTED, reliability=0.0).choose(call(to), to, 0.0)) == ["a"]
+    assert ids(router(Strategy.WEIGHTED).choose(call(to), 0.0)) == ["b"]
+    assert ids(router(Strategy.WEIGHTED, reliability=0.0).choose(call(to), 0.0)) == ["a"]
 
 
 def test_an_unknown_speed_reads_as_the_average() -> None:
@@ -120,16 +120,23 @@ def test_one_that_was_tried_is_used_only_when_no_other_is_open() -> None:
     to = pool(engine("a"), engine("b"))
     made = call(to)
     made.tried = {"a"}
-    assert ids(router().choose(made, to, 0.0)) == ["b"]
+    assert ids(router().choose(made, 0.0)) == ["b"]
     to.members[1].acquire(request("x"), 1.0, False, 0.0)
-    assert ids(router().choose(made, to, 0.0)) == ["a"]
+    assert ids(router().choose(made, 0.0)) == ["a"]
     made.records.append(AttemptRecord(1, "a", 0.0, 0.0, Cause.UPSTREAM_AUTH))
-    assert ids(router().choose(made, to, 0.0)) == ["-"]
+    assert ids(router().choose(made, 0.0)) == ["-"]
 
 
 def test_a_choice_that_is_not_used_does_not_take_a_turn() -> None:
     """Asking is free; only `picked` moves the turn on."""
     route, to = router(Strategy.ROUND_ROBIN), pool(engine("a", 9), engine("b", 9))
     for _ in range(5):
-        route.choose(call(to), to, 0.0)
+        route.choose(call(to), 0.0)
     assert ids(*(send(route, to) for _ in range(4))) == ["a", "b", "a", "b"]
+
+
+def test_a_call_bound_to_an_instance_goes_nowhere_else() -> None:
+    """It waits for that one while others are idle, and knows none once that one is not there."""
+    route, to = router(), pool(engine("a"), engine("b"))
+    assert ids(send(route, to, only="b"), send(route, to, only="b"), send(route, to)) == ["b", "-", "a"]
+    assert ids(send(route, to, only="elsewhere")) == ["-"]

@@ -192,3 +192,23 @@ def test_reloading_does_not_pile_up_state() -> None:
     assert nothing_held(stage.scheduler)
     assert len(list(stage.scheduler._fleet.pools())) <= 3
     assert holdings(stage.scheduler)["watches"] == 0
+
+
+def test_a_request_bound_to_an_instance_is_tried_there_only() -> None:
+    """Its attempts stay there, nobody shares its call, and without that instance it is told at once."""
+    stage = Stage(engine("a", 2), engine("b", 2))
+    play(
+        stage,
+        [
+            (0.0, arrive("r", key="k", only="b"), ["join r", "dispatch r #1 b"]),
+            (0.0, arrive("s", key="k"), ["join s", "dispatch s #1 a"]),
+            (0.0, arrive("t", key="k", only="b"), ["join t", "dispatch t #1 b"]),
+            (1.0, failed("r"), []),
+            (2.0, done("s"), ["settle s answered"]),
+            (2.0, leave("t"), ["abort t #1", "settle t cancelled"]),
+            (7.0, arrive("u", only="c"), ["dispatch r #2 b", "settle u no_instance", "bury u no_instance"]),
+            (7.0, failed("r"), []),
+            (8.0, Reconfigured((engine("a", 2),)), ["settle r no_instance", "bury r no_instance"]),
+        ],
+    )
+    assert nothing_held(stage.scheduler)

@@ -141,6 +141,7 @@ class Misbehaving(RuleBasedStateMachine):
         within=st.sampled_from([None, 0.0, 0.5, 5.0, 40.0]),
         patience=st.sampled_from([None, 0.0, 1.0]),
         attempts=st.sampled_from([None, 1, 4]),
+        only=st.sampled_from([None, None, None, "a", "c"]),
         later=_LATER,
     )
     def ask_for_the_same(
@@ -152,6 +153,7 @@ class Misbehaving(RuleBasedStateMachine):
         within: float | None,
         patience: float | None,
         attempts: int | None,
+        only: str | None,
         later: float,
     ) -> None:
         """A request that may share a call, with times and bounds of its own."""
@@ -163,6 +165,7 @@ class Misbehaving(RuleBasedStateMachine):
                 deadline=None if within is None else self.world.now + later + within,
                 queue_timeout=patience,
                 max_attempts=attempts,
+                only=only,
                 fingerprint=shared,
                 look_up=look_up,
                 remember=look_up,

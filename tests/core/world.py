@@ -161,6 +161,7 @@ class World:
         self.attempts[call] += 1
         assert order.attempt == self.attempts[call], "attempts are numbered without a gap"
         assert self.instances.get(instance.id) == instance, "only instances that are configured are used"
+        assert order.request.only in (None, instance.id), "what is bound to an instance goes nowhere else"
         assert match(instance, order.request.model) == order.upstream_model
         assert self.strikes[instance.id] < 3, "an instance that is down is left alone"
         self.running[call] = order

@@ -52,7 +52,7 @@ class Dispatcher:
         pool = call.pool
         if not (self._dirty or pool.tree.root.queued):
             leaf, under_cap = pool.tree.leaf(self._accounts.path(call.flow))
-            state = self._router.choose(call, pool, now, _guest(leaf, call)) if under_cap else None
+            state = self._router.choose(call, now, _guest(leaf, call)) if under_cap else None
             if state is not None:
                 call.entered = now
                 cost = self._accounts.price(call, state, now)
@@ -136,7 +136,7 @@ class Dispatcher:
             pools.sort(key=lambda pool: pool.last_dispatch or 0.0)
         for pool in pools:
             self._router.patience_ends = None
-            fits = partial(self._choose, pool, now)
+            fits = partial(self._choose, now)
             while pool.tree.root.queued and (room := pool.room(now)) is not Room.NONE:
                 pick = pool.tree.pick(fits) if room is Room.ANYBODY else pool.tree.first(fits)
                 if pick is None:
@@ -146,9 +146,9 @@ class Dispatcher:
             self._note_closed(pool, now)
         self._passed = None
 
-    def _choose(self, pool: Pool, now: float, call: Call) -> InstanceState | None:
+    def _choose(self, now: float, call: Call) -> InstanceState | None:
         guest = call.entry is not None and _guest(call.entry.leaf, call)
-        state = self._router.choose(call, pool, now, guest)
+        state = self._router.choose(call, now, guest)
         if state is None:
             self._passed = call
         return state
@@ -173,14 +173,16 @@ class Dispatcher:
         call.first = None
         call.tried.add(state.instance.id)
         load, streamed = weigh(request.prompt_tokens, call.expected), request.form is AnswerForm.STREAM
-        call.place = state.acquire(request, load, streamed, now, call.flow.service_class)
+        call.place = state.acquire(request, load, streamed, now, call.flow.service_class, call.carried)
         self._router.picked(state)
         if call.pool.dispatched(cost, now):
             self._accounts.lead(call.pool)
         self._book.totals["model_calls"] += 1
         name = state.upstream(request.model)
         cause = call.records[-1].cause if call.records else None
-        self._book.out.append(Dispatch(call.id, call.attempt, state.instance, name, request, call.waited, cause))
+        self._book.out.append(
+            Dispatch(call.id, call.attempt, state.instance, name, request, call.waited, cause, call.resumes)
+        )
 
     def release(self, call: Call, outcome: Outcome, now: float) -> str:
         """Give back what the running attempt holds and let its instance be judged. Returns the instance's id."""
@@ -192,8 +194,11 @@ class Dispatcher:
         state.release(place, outcome, self._settings.recovery, now)
         call.pool.tree.end(leaf)
         if outcome.cause is not Cause.OK:
-            record = AttemptRecord(call.attempt, name, place.since, now, outcome.cause, outcome.status, outcome.detail)
-            call.records.append(record)
+            usage = outcome.usage if outcome.committed else None
+            made = 0 if usage is None else max(0, usage.completion - place.carried)
+            call.records.append(
+                AttemptRecord(call.attempt, name, place.since, now, outcome.cause, outcome.status, outcome.detail, made)
+            )
         self.touch(state)
         self._dirty[call.pool] = None
         return name

@@ -67,7 +67,7 @@ class Door:
         if isinstance(lease, Denied):
             book.refuse(request, Ending.RATE_LIMITED, errors.rate_limited(lease.message, lease.retry_after), now)
             return
-        call = book.flights.find(request.fingerprint)
+        call = book.flights.find(request.fingerprint) if request.only is None else None
         if call is not None and len(call.members) < _MAX_MEMBERS:
             self._join(request, call, lease, now)
             return
@@ -125,7 +125,7 @@ class Door:
 
     def _barred(self, call: Call, now: float) -> Blocked | None:
         """Why `call` cannot even queue; where it helps, the newest call of a lower class makes room for it."""
-        obstacle = blocked(call.pool, self._settings.recovery.longest_wait, now)
+        obstacle = blocked(call.choices, self._settings.recovery.longest_wait, now)
         if obstacle is not None:
             return obstacle
         backlog = self._dispatcher.backlog

@@ -31,7 +31,7 @@ class Endings:
             self._succeed(call, outcome, instance, now)
             return
         call.failures += 1
-        verdict = self._recovery.decide(call, outcome, call.pool, now)
+        verdict = self._recovery.decide(call, outcome, now)
         if isinstance(verdict, GiveUp):
             self._give_up(call, verdict, outcome, now)
             return
@@ -105,7 +105,7 @@ class Endings:
     def _may_take_over(self, call: Call, verdict: GiveUp, outcome: Outcome, now: float) -> bool:
         if len(call.members) < 2 or call.taken_over or outcome.committed or verdict.ending is Ending.REJECTED:
             return False
-        return blocked(call.pool, self._settings.recovery.longest_wait, now) is None
+        return blocked(call.choices, self._settings.recovery.longest_wait, now) is None
 
 
 def _delivered(call: Call) -> Usage | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.core.fairness import ShareTree
 from headrace.core.ticket import Call
+from headrace.model import Request
 
 if TYPE_CHECKING:
     from headrace.core.fleet import InstanceState
@@ -48,6 +49,10 @@ class Pool:
         """Charged units per second while there was a queue: the pool's capacity, learned."""
         self._charged = 0.0
         self._charged_since = 0.0
+
+    def serves(self, request: Request) -> bool:
+        """Whether the instance that `request` is bound to, if it is, is a member."""
+        return request.only is None or any(member.instance.id == request.only for member in self.members)
 
     def room(self, now: float) -> Room:
         """For whom some instance has room for a small request."""

@@ -9,10 +9,10 @@ back and for a back-off with jitter that doubles.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace import errors
-from headrace.core.pool import Pool
 from headrace.core.settings import RecoverySettings
 from headrace.core.ticket import Call
 from headrace.errors import Fault
@@ -20,6 +20,8 @@ from headrace.model import Cause, Ending, Outcome
 
 if TYPE_CHECKING:
     from random import Random
+
+    from headrace.core.fleet import InstanceState
 
 _REFILL_SECONDS = 60.0
 _DUST = 1e-9
@@ -76,29 +78,29 @@ class Recovery:
         self._random = random
         self.budget = RetryBudget(settings.budget_ratio, settings.budget_reserve)
 
-    def decide(self, call: Call, outcome: Outcome, pool: Pool, now: float) -> Retry | GiveUp:
+    def decide(self, call: Call, outcome: Outcome, now: float) -> Retry | GiveUp:
         """What to do after `outcome` ended an attempt of `call`, which is already counted in `call.failures`."""
-        cause = outcome.cause
+        cause, members = outcome.cause, call.choices
         most = call.leader.request.max_attempts or self._settings.max_attempts
         if call.taken_over:
             most = 1
         if outcome.committed or not self._mendable(cause) or call.failures >= most:
-            return _give_up(outcome, pool, now)
-        other = any(not state.shut(now) and state.instance.id not in call.tried for state in pool.members)
+            return _give_up(outcome, members, now)
+        other = any(not state.shut(now) and state.instance.id not in call.tried for state in members)
         if other:
             delay = 0.0
         elif cause is Cause.UPSTREAM_AUTH:
-            return _give_up(outcome, pool, now)
+            return _give_up(outcome, members, now)
         else:
-            soonest = returns_in(pool, now)
+            soonest = returns_in(members, now)
             if soonest is None or soonest > self._settings.longest_wait:
-                return _give_up(outcome, pool, now)
+                return _give_up(outcome, members, now)
             delay = soonest + self._backoff(call.failures)
         deadline = call.leader.request.deadline
         if deadline is not None and now + delay >= deadline:
-            return _give_up(outcome, pool, now)
+            return _give_up(outcome, members, now)
         if not self.budget.take(now):
-            return _give_up(outcome, pool, now)
+            return _give_up(outcome, members, now)
         return Retry(delay)
 
     def _mendable(self, cause: Cause) -> bool:
@@ -120,13 +122,13 @@ class Recovery:
         return longest * (0.5 + 0.5 * self._random.random())
 
 
-def returns_in(pool: Pool, now: float) -> float | None:
-    """Seconds until some instance of the pool may be tried; None when only an event can bring one back."""
-    waits = [wait for state in pool.members if (wait := state.returns_in(now)) is not None]
+def returns_in(members: Sequence[InstanceState], now: float) -> float | None:
+    """Seconds until some of the instances may be tried; None when only an event can bring one back."""
+    waits = [wait for state in members if (wait := state.returns_in(now)) is not None]
     return min(waits) if waits else None
 
 
-def _give_up(outcome: Outcome, pool: Pool, now: float) -> GiveUp:
+def _give_up(outcome: Outcome, members: Sequence[InstanceState], now: float) -> GiveUp:
     cause = outcome.cause
     if cause is Cause.REJECTED:
         return GiveUp(Ending.REJECTED, outcome.fault or errors.invalid_request("The engine refused the request."))
@@ -134,7 +136,7 @@ def _give_up(outcome: Outcome, pool: Pool, now: float) -> GiveUp:
         return GiveUp(Ending.STREAM_BROKEN, outcome.fault or errors.stream_incomplete())
     match cause:
         case Cause.RATE_LIMITED:
-            wait = returns_in(pool, now) or outcome.retry_after or 1.0
+            wait = returns_in(members, now) or outcome.retry_after or 1.0
             full = outcome.status in _NO_CAPACITY
             told = errors.upstream_unavailable(wait) if full else errors.engines_limited(wait)
             return GiveUp(Ending.INFERENCE_FAILURE, told)
@@ -143,7 +145,7 @@ def _give_up(outcome: Outcome, pool: Pool, now: float) -> GiveUp:
         case Cause.SERVER_ERROR if outcome.status == _GATEWAY_TIMEOUT:
             return GiveUp(Ending.INFERENCE_TIMEOUT, errors.upstream_timeout())
         case Cause.SERVER_ERROR if outcome.status == _UNAVAILABLE and outcome.fault is None:
-            return GiveUp(Ending.INFERENCE_FAILURE, errors.upstream_unavailable(returns_in(pool, now) or 1.0))
+            return GiveUp(Ending.INFERENCE_FAILURE, errors.upstream_unavailable(returns_in(members, now) or 1.0))
         case Cause.UPSTREAM_AUTH:
             return GiveUp(Ending.INFERENCE_FAILURE, outcome.fault or errors.upstream_auth())
         case Cause.BROKEN_STREAM:
@@ -159,16 +161,16 @@ class Blocked(NamedTuple):
     fault: Fault
 
 
-def blocked(pool: Pool, longest_wait: float, now: float) -> Blocked | None:
-    """Why no instance of the pool will take anything soon; None when waiting makes sense.
+def blocked(members: Sequence[InstanceState], longest_wait: float, now: float) -> Blocked | None:
+    """Why none of the instances will take anything soon; None when waiting makes sense.
 
     Down everywhere, every breaker open, or all cooling down for longer than a request waits: told at once, so that
     clients wait where it costs nothing.
     """
-    for state in pool.members:
+    for state in members:
         if not state.shut(now):
             return None
-    up = [state for state in pool.members if state.healthy and not state.draining]
+    up = [state for state in members if state.healthy and not state.draining]
     if not up:
         return Blocked(Ending.NO_INSTANCE, errors.no_instance(10.0))
     waits = [state.returns_in(now) or 0.0 for state in up]

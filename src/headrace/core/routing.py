@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.core.fleet import InstanceState
-from headrace.core.pool import Pool
 from headrace.core.settings import GateSettings, RoutingSettings, Strategy
 from headrace.core.ticket import Call
 from headrace.model import Cause, Tier
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from random import Random
 
 
-_PASSING = frozenset({"window", "engine_queue", "in_flight"})
+_PASSING = frozenset({"window", "pending", "engine_queue", "in_flight"})
 """Reasons that pass by themselves within moments."""
 
 
@@ -53,12 +52,13 @@ class Router:
         self.patience_ends: float | None = None
         """When the first of the calls that were kept for their home since this was cleared is kept no longer."""
 
-    def choose(self, call: Call, pool: Pool, now: float, guest: bool = False) -> InstanceState | None:
-        """The instance to send `call` to now; None when it has to wait. A `guest` finds more places."""
-        if len(pool.members) == 1:
-            state = pool.members[0]
+    def choose(self, call: Call, now: float, guest: bool = False) -> InstanceState | None:
+        """The instance of its pool to send `call` to now; None when it has to wait. A `guest` finds more places."""
+        members = call.choices
+        if len(members) == 1:
+            state = members[0]
             return None if state.closed(state.uncached(call.request), now, call.flow.service_class, guest) else state
-        able = [state for state in pool.members if not state.shut(now)]
+        able = [state for state in members if not state.shut(now)]
         open_now = _open(able, call, now, guest) if not call.tried else _open_again(able, call, now, guest)
         if call.request.prefix and len(able) > 1 and self._waits_for_home(call, able, open_now, now):
             return None

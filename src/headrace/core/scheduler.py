@@ -271,7 +271,7 @@ class Scheduler:
         self._fleet.configure(instances)
         for call in list(self._book.calls.values()):
             pool = self._fleet.pool(call.request.model)
-            if pool is not None:
+            if pool is not None and (call.state is State.RUNNING or pool.serves(call.request)):
                 if pool is not call.pool:
                     self._dispatcher.move(call, pool)
             elif call.state is State.RUNNING:

@@ -14,6 +14,7 @@ leads and nothing at the engine or in the queue moves.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from headrace.core.timers import Timer
 from headrace.model import AttemptRecord, CacheResult, Flow, Request, ServiceClass
 
 if TYPE_CHECKING:
-    from headrace.core.fleet import Place
+    from headrace.core.fleet import InstanceState, Place
     from headrace.core.pool import Pool
 
 
@@ -76,6 +77,7 @@ class Call:
     __slots__ = (
         "_classes",
         "attempt",
+        "carried",
         "charge",
         "counted",
         "entered",
@@ -98,6 +100,7 @@ class Call:
         "prompt",
         "records",
         "request",
+        "resumes",
         "retry",
         "state",
         "taken_over",
@@ -126,7 +129,9 @@ class Call:
         self.place: Place | None = None
         self.charge: Charge[Call] | None = None
         self.expected = self.produced = 0
-        """Output tokens it was charged for in advance; those made by the present attempt."""
+        """Output tokens it was charged for in advance; those its callers got, or are getting."""
+        self.carried = self.resumes = 0
+        """Output tokens that attempts which broke off left behind, and how many times that was taken up again."""
         self.first: float | None = None
         self.counted: tuple[ServiceClass, str, str] | None = None
         """The (class, tenant, user) it counts for while it is queued."""
@@ -144,7 +149,7 @@ class Call:
         self.promoted = False
         self.promotion: Timer | None = None
         """When it will have waited so long as batch that it is treated as normal."""
-        self.joinable, self.taken_over = request.fingerprint is not None, False
+        self.joinable, self.taken_over = request.fingerprint is not None and request.only is None, False
 
     @property
     def flow(self) -> Flow:
@@ -159,6 +164,13 @@ class Call:
                 if count and service_class.rank <= flow.service_class.rank:
                     return flow if service_class is flow.service_class else flow._replace(service_class=service_class)
         return flow
+
+    @property
+    def choices(self) -> Sequence[InstanceState]:
+        """The instances that may answer it: those of its pool, or of these the one it is bound to."""
+        only = self.request.only
+        members = self.pool.members
+        return members if only is None else [state for state in members if state.instance.id == only]
 
     def add(self, ticket: Ticket) -> None:
         """Take a ticket in; it leads if it is the only one."""
