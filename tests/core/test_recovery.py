@@ -25,7 +25,7 @@ def decide(to: Pool, outcome: Outcome, failures: int = 1, now: float = 0.0, **as
     made = call(to, **asked)
     made.failures = failures
     made.tried = {"a"}
-    return Recovery(_SETTINGS, Random(1)).decide(made, outcome, to, now)
+    return Recovery(_SETTINGS, Random(1)).decide(made, outcome, now)
 
 
 def cooling(*seconds: float) -> Pool:
@@ -120,11 +120,11 @@ def test_retries_never_exceed_what_was_paid_in_and_the_quiet_reserve(moves: list
 def test_the_soonest_return_counts_only_those_that_return_by_themselves() -> None:
     """One that is down does not count; when all are, there is none."""
     to = cooling(9.0, 3.0)
-    assert returns_in(to, 1.0) == 2.0
+    assert returns_in(to.members, 1.0) == 2.0
     to.members[1].healthy = False
-    assert returns_in(to, 1.0) == 8.0
+    assert returns_in(to.members, 1.0) == 8.0
     to.members[0].healthy = False
-    assert returns_in(to, 1.0) is None
+    assert returns_in(to.members, 1.0) is None
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_the_soonest_return_counts_only_those_that_return_by_themselves() -> Non
 )
 def test_waiting_makes_sense_while_one_comes_back_soon(seconds: tuple[float, ...], ending: Ending | None) -> None:
     """Within the longest wait a request queues; beyond it the caller is told at once."""
-    obstacle = blocked(cooling(*seconds), 10.0, 0.0)
+    obstacle = blocked(cooling(*seconds).members, 10.0, 0.0)
     assert (obstacle and obstacle.ending) == ending
 
 
@@ -143,11 +143,11 @@ def test_open_breakers_and_instances_that_are_down_are_told_apart() -> None:
     to = pool(engine("a"), engine("b"), settings=settings)
     for state in to.members:
         attempt(state, [Cause.TIMEOUT], settings)
-    obstacle = blocked(to, 10.0, 12.0)
+    obstacle = blocked(to.members, 10.0, 12.0)
     assert obstacle is not None
     assert (obstacle.ending, obstacle.fault.retry_after) == (Ending.CIRCUIT_OPEN, 30.0)
     for state in to.members:
         state.healthy = False
-    obstacle = blocked(to, 10.0, 12.0)
+    obstacle = blocked(to.members, 10.0, 12.0)
     assert obstacle is not None
     assert obstacle.ending is Ending.NO_INSTANCE
