@@ -130,6 +130,8 @@ class Request:
     """Bound on attempts; None: the configured one."""
     only: str | None = None
     """The id of the one instance that may answer; None: any that serves the model. Such a request shares no call."""
+    letter: int | None = None
+    """The dead letter that is sent again; when this fails there is no second one. None: a request of its own."""
     fingerprint: bytes | None = None
     """Key of single-flight and cache; None: this request is never shared."""
     look_up: bool = False
@@ -556,7 +558,8 @@ class Snapshot:
     """The users with most in the queue (bounded), as `tenant/user`."""
     instances: tuple[InstanceView, ...]
     totals: Mapping[str, int]
-    """Counts since the start: accepted, refused, answered, failed, cancelled, model_calls, joined, hits, retries."""
+    """Counts since the start: accepted, refused, answered, failed, cancelled, model_calls, joined, hits, retries, and the
+    resumes among these."""
     service: Mapping[str, float] = field(default_factory=dict[str, float])
     """What the 20 users served most were charged in about the last minute, in charged tokens, as `tenant/user`."""
     jain: float | None = None

@@ -21,6 +21,18 @@ from headrace.runtime.stores.sql import SqlDeadLetters, sqlite_url
 from tests.runtime.letters import letter, names, shed
 
 EVERYTHING = LetterFilter(limit=10_000)
+V1_TEXTS = {
+    "request_id": "old",
+    "reason": "inference_timeout",
+    "detail": "d",
+    "tenant": "t",
+    "user": "u",
+    "session": "s",
+    "service_class": "batch",
+    "model": "m",
+    "endpoint": "chat",
+}
+"""The columns of texts in the first version's table, and what one letter has in them."""
 
 
 @pytest.fixture
@@ -281,6 +293,36 @@ async def test_a_newer_schema_is_not_touched(store: SqlDeadLetters, tmp_path: Pa
     assert older.degraded
     await older.close()
     assert run_sql(tmp_path / "dead.db", "SELECT count(*) FROM dead_letters") == [(0,)]
+
+
+async def test_a_file_of_the_first_version_is_used_on(tmp_path: Path) -> None:
+    """Letters of an older headrace are there, can be found by everything new, and new ones are written beside them."""
+    path = tmp_path / "dead.db"
+    columns = ", ".join(f'"{name}" TEXT NOT NULL' for name in V1_TEXTS)
+    run_sql(
+        path,
+        f"CREATE TABLE dead_letters (id INTEGER PRIMARY KEY, {columns}, died_at DOUBLE NOT NULL,"
+        " waited DOUBLE NOT NULL,"
+        " attempts BLOB NOT NULL, claimed BOOLEAN NOT NULL, shed BOOLEAN NOT NULL, size INTEGER NOT NULL, body BLOB)",
+    )
+    run_sql(path, "CREATE TABLE schema_versions (part VARCHAR(64) PRIMARY KEY, version INTEGER NOT NULL)")
+    run_sql(path, "INSERT INTO schema_versions VALUES ('dead_letters', 1)")
+    texts = ", ".join(f"'{text}'" for text in V1_TEXTS.values())
+    attempts = '[{"number":1,"instance":"gpu-9","started":0.0,"ended":1.0,"cause":"timeout","status":null,"detail":""}]'
+    run_sql(
+        path, f"INSERT INTO dead_letters VALUES (7, {texts}, 5.0, 1.0, CAST('{attempts}' AS BLOB), 0, 0, 9, 'body')"
+    )
+
+    for _ in range(2):
+        store = SqlDeadLetters(sqlite_url(path))
+        await store.open()
+        store.add(letter("new"))
+        assert not store.degraded
+        (old,) = await store.list(LetterFilter(instance="gpu-9"))
+        assert (old.id, old.request_id, old.replays, old.redacted) == (7, "old", 0, False)
+        await store.close()
+    assert run_sql(path, "SELECT version FROM schema_versions") == [(2,)]
+    assert run_sql(path, "SELECT count(*) FROM dead_letters") == [(3,)]
 
 
 async def test_an_id_another_process_took_is_not_used_twice(store: SqlDeadLetters, tmp_path: Path) -> None:

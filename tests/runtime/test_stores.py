@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model import AnswerForm, AttemptRecord, Cause, DeadLetter, Ending, Flow, Request, ServiceClass, Usage
 from headrace.runtime.stores import Answer, Cache, DeadLetters, LetterFilter, letter_of
 from headrace.runtime.stores.memory import MemoryCache, MemoryDeadLetters
-from headrace.runtime.stores.ndjson import UnreadableLetter, export_lines, import_lines
 from headrace.runtime.stores.ring import LetterRing
 from headrace.wire.frames import Frame
 from headrace.wire.openai import parse
@@ -212,24 +210,3 @@ def test_what_is_kept_of_a_dead_request() -> None:
     assert (kept.attempts[0].started, kept.attempts[0].ended) == (1.0, 2.0)
     assert kept.body == b"asked"
     assert letter_of(dead, 1.7e9, None).body is None
-
-
-# -------------------------------------------------------------------------------------------------------------- export
-
-
-def test_an_export_can_be_taken_in_again() -> None:
-    """Every field comes back as it was, any bytes of a body too; ids and claims are the new store's business."""
-    ring = LetterRing()
-    ring.add(letter("a", body=bytes(range(256)), detail="zwei\nZeilen ü"))
-    ring.claim(ring.add(letter("b", body=None)).id)
-    lines = list(export_lines(ring.list(EVERYTHING)))
-    assert all(line.count(b"\n") == 1 and line.endswith(b"\n") for line in lines)
-    back = list(import_lines([*lines, b"\n"]))
-    assert back == [letter("b", body=None), letter("a", body=bytes(range(256)), detail="zwei\nZeilen ü")]
-
-
-@pytest.mark.parametrize("line", [b"{", b"[]", b'{"request_id":"a"}', b"\xff"])
-def test_a_line_that_is_no_letter_is_named(line: bytes) -> None:
-    """A broken import says which line it is."""
-    with pytest.raises(UnreadableLetter, match="line 2"):
-        list(import_lines([*export_lines([letter()]), line]))

@@ -119,27 +119,33 @@ def import_letters(
     db: Db = None,
     config: ConfigOption = None,
 ) -> None:
-    """Take exported letters in, all or none; they get new numbers."""
-    from headrace.cli.letters import letters_path, opened
-    from headrace.runtime.stores.ndjson import UnreadableLetter, import_lines
+    """Take exported letters in under their numbers; those that are here already stay as they are.
 
-    async def work(letters: list[StoredLetter]) -> None:
+    Lines that are no letters are told, and make the exit code 1.
+    """
+    from headrace.cli.letters import letters_path, opened
+    from headrace.runtime.stores import StoredLetter, TakenIn, Unwritable
+    from headrace.runtime.stores.ndjson import BadLine, import_lines
+
+    async def work(letters: list[StoredLetter]) -> TakenIn:
         async with opened(letters_path(db, config, os.environ, made=True)) as store:
-            for letter in letters:
-                store.add(letter)
-                # One by one: a store takes in only so much before it is written.
-                if not await store.flush():
-                    raise Refused("the letters cannot be written; some may have been")
+            return await store.take_in(letters)
 
     try:
         with file.open("rb") as lines:
-            letters = list(islice(import_lines(lines), MOST_LETTERS))
+            found = list(islice(import_lines(lines), MOST_LETTERS))
     except OSError as error:
         raise Refused(f"{file} cannot be read ({error.strerror or error})") from None
-    except UnreadableLetter as error:
-        raise Refused(f"{file}: {error}") from None
-    asyncio.run(work(letters))
-    print(f"took in {len(letters)} letters")
+    bad = [line for line in found if isinstance(line, BadLine)]
+    try:
+        taken = asyncio.run(work([letter for letter in found if isinstance(letter, StoredLetter)]))
+    except Unwritable:
+        raise Refused("the letters cannot be written; none was taken in") from None
+    for line in bad:
+        print(f"{file}: {line}", file=sys.stderr)
+    print(f"took in {taken.added} letters; {taken.known} were here already")
+    if bad:
+        raise typer.Exit(1)
 
 
 @dlq.command("replay")

@@ -6,15 +6,19 @@ unless a parameter is called `now`: that one is the scheduler's clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from headrace.model import AnswerForm, AttemptRecord, DeadLetter, ServiceClass, Usage
+from headrace.runtime.stores.feed import Feed
 from headrace.wire.frames import Frame
 
 CAPACITY = 1000
 """Most dead letters kept unless configured otherwise."""
+
+MOST_ATTEMPTS = 64
+"""Attempts remembered of one letter; of those of many replays the oldest are forgotten."""
 
 _FRAME_COST = 96
 _LETTER_COST = 1024
@@ -73,6 +77,10 @@ class StoredLetter:
     """Given by the store; a younger letter has a greater one."""
     claimed: bool = False
     """A replay has taken it and has not yet said how it went."""
+    replays: int = 0
+    """How often it was sent again in vain."""
+    redacted: bool = False
+    """The texts in `body` were replaced by their lengths: it tells the request's shape and cannot be sent again."""
 
     @property
     def shed(self) -> bool:
@@ -80,12 +88,63 @@ class StoredLetter:
         return self.reason.startswith("backpressure:")
 
     @property
+    def instances(self) -> frozenset[str]:
+        """The instances that were asked in vain, by their ids."""
+        return frozenset(attempt.instance for attempt in self.attempts)
+
+    @property
     def size(self) -> int:
         """Roughly the memory it takes, in bytes."""
         return len(self.body or b"") + len(self.detail) + 256 * len(self.attempts) + _LETTER_COST
 
+    def same(self, other: StoredLetter) -> bool:
+        """Whether both tell of one request: its id and the moment of its end."""
+        return self.request_id == other.request_id and self.died_at == other.died_at
 
-def letter_of(letter: DeadLetter, died_at: float, body: bytes | None) -> StoredLetter:
+    def after(self, tried: Tried) -> StoredLetter:
+        """The same letter, unclaimed, after a replay that failed."""
+        attempts = (*self.attempts, *tried.attempts)[-MOST_ATTEMPTS:]
+        return replace(self, claimed=False, attempts=attempts, detail=tried.detail, replays=self.replays + 1)
+
+
+class Tried(NamedTuple):
+    """What a replay in vain leaves behind."""
+
+    attempts: tuple[AttemptRecord, ...]
+    """Those of the replay alone; times are seconds since the letter's first arrival."""
+    detail: str
+    """Why it failed, for operators: no prompt, no key, no address."""
+
+
+class Listed(NamedTuple):
+    """A letter without its request, which may be long."""
+
+    letter: StoredLetter
+    body_bytes: int | None
+    """Length of the request that is kept; None: none is."""
+
+
+class TakenIn(NamedTuple):
+    """What became of letters from elsewhere."""
+
+    added: int
+    known: int
+    """Those that were here already, by number and request id."""
+    dropped: int
+    """Those for which there was no room: the bound lets the oldest go."""
+
+
+class Unwritable(Exception):
+    """The store cannot be written at the moment, and what was asked cannot wait in memory."""
+
+
+def listed(letter: StoredLetter) -> Listed:
+    """The letter without its request."""
+    body = letter.body
+    return Listed(replace(letter, body=None), None if body is None else len(body))
+
+
+def letter_of(letter: DeadLetter, died_at: float, body: bytes | None, *, redacted: bool = False) -> StoredLetter:
     """What is kept of the scheduler's `letter`, which died at the wall-clock time `died_at`.
 
     `body` is what a replay will send; None where prompts are not kept.
@@ -108,6 +167,7 @@ def letter_of(letter: DeadLetter, died_at: float, body: bytes | None) -> StoredL
             for attempt in letter.attempts
         ),
         body=body,
+        redacted=redacted,
     )
 
 
@@ -120,12 +180,19 @@ class LetterFilter:
     model: str | None = None
     tenant: str | None = None
     user: str | None = None
+    service_class: ServiceClass | None = None
+    instance: str | None = None
+    """One of those that were asked in vain."""
+    id_prefix: str | None = None
+    """How its number, or its request's id, begins."""
     since: float | None = None
     """Died at or after this time."""
     until: float | None = None
     """Died before this time."""
     before: int | None = None
     """Older than the letter of this id: the next page."""
+    younger: int | None = None
+    """Younger than the letter of this id: what has come since."""
     limit: int = 100
 
     def takes(self, letter: StoredLetter) -> bool:
@@ -135,14 +202,27 @@ class LetterFilter:
             and self.model in (None, letter.model)
             and self.tenant in (None, letter.tenant)
             and self.user in (None, letter.user)
+            and self.service_class in (None, letter.service_class)
+            and (self.instance is None or self.instance in letter.instances)
+            and (self.id_prefix is None or _begins(letter, self.id_prefix))
             and (self.since is None or letter.died_at >= self.since)
             and (self.until is None or letter.died_at < self.until)
             and (self.before is None or letter.id < self.before)
+            and (self.younger is None or letter.id > self.younger)
         )
+
+
+def _begins(letter: StoredLetter, prefix: str) -> bool:
+    return str(letter.id).startswith(prefix) or letter.request_id.startswith(prefix)
 
 
 class DeadLetters(Protocol):
     """Keeps at most so many letters. Those refused for want of room fill at most half and are the first to go."""
+
+    @property
+    def feed(self) -> Feed[Listed]:
+        """Tells of each letter that is added, in this process."""
+        ...
 
     @property
     def count(self) -> int:
@@ -155,6 +235,11 @@ class DeadLetters(Protocol):
         ...
 
     @property
+    def aged_out(self) -> int:
+        """Letters removed for their age since the start."""
+        ...
+
+    @property
     def degraded(self) -> bool:
         """The store cannot be written; letters are kept in memory for the time being."""
         ...
@@ -164,7 +249,19 @@ class DeadLetters(Protocol):
         ...
 
     async def list(self, which: LetterFilter) -> tuple[StoredLetter, ...]:
-        """The letters meant, youngest first."""
+        """The letters meant, youngest first, with their requests: all of these are in memory at once."""
+        ...
+
+    async def outline(self, which: LetterFilter) -> tuple[Listed, ...]:
+        """The letters meant, youngest first, without their requests."""
+        ...
+
+    async def take_in(self, letters: Sequence[StoredLetter]) -> TakenIn:
+        """Keeps letters from elsewhere under the numbers they have; doing it twice changes nothing.
+
+        One whose number another letter has gets a new one. They are unclaimed, and the feed does not tell of them.
+        Raises Unwritable when they could not be written; doing it again does no harm.
+        """
         ...
 
     async def get(self, letter_id: int) -> StoredLetter | None:
@@ -180,7 +277,7 @@ class DeadLetters(Protocol):
         ...
 
     async def age_out(self, before: float) -> int:
-        """Removes what died before that time; returns how many."""
+        """Removes what died before that time; returns how many, and counts them in `aged_out`."""
         ...
 
     async def claim(self, letter_id: int) -> StoredLetter | None:
@@ -191,8 +288,8 @@ class DeadLetters(Protocol):
         """
         ...
 
-    async def release(self, letter_id: int) -> None:
-        """The replay did not happen: the letter can be claimed again."""
+    async def release(self, letter_id: int, tried: Tried | None = None) -> None:
+        """The letter can be claimed again: the replay did not happen, or failed as `tried` says, which is added."""
         ...
 
     async def done(self, letter_id: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.model import AttemptRecord, ServiceClass
-from headrace.runtime.stores import LetterFilter, StoredLetter
+from headrace.runtime.stores import LetterFilter, Listed, StoredLetter, Tried
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _PART = "dead_letters"
 _EVICTION_STEP = 256
 _BOUND_VARIABLES = 500
@@ -44,13 +44,18 @@ letters = sa.Table(
     sa.Column("claimed", sa.Boolean, nullable=False),
     sa.Column("shed", sa.Boolean, nullable=False),
     sa.Column("size", sa.Integer, nullable=False),
+    sa.Column("replays", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("redacted", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("instances", sa.Text, nullable=False, server_default=""),
     sa.Column("body", sa.LargeBinary),  # the last, so that the others are read without its pages
 )
+_SINCE_2 = ("replays", "redacted", "instances")
 
 _PLAIN = (
     *("id", "request_id", "reason", "detail", "tenant", "user", "session", "model", "endpoint"),
-    *("died_at", "waited", "claimed", "body"),
+    *("died_at", "waited", "claimed", "replays", "redacted"),
 )
+_OUTLINE = [column for column in letters.c if column.name != "body"]
 _attempts_decoder = msgspec.json.Decoder(tuple[AttemptRecord, ...])
 _insert_new = letters.insert().prefix_with("OR IGNORE", dialect="sqlite")
 _first_to_go = (letters.c.claimed, letters.c.shed.desc(), letters.c.id)
@@ -69,10 +74,23 @@ async def prepare(conn: AsyncConnection) -> None:
     version = await conn.scalar(sa.select(_versions.c.version).where(_versions.c.part == _PART))
     if version is None:
         await conn.execute(_versions.insert().values(part=_PART, version=SCHEMA_VERSION))
-    elif version > SCHEMA_VERSION:
+        return
+    if version > SCHEMA_VERSION:
         raise SchemaTooNew(f"schema {version} of the dead letters is newer than {SCHEMA_VERSION}")
-    else:
-        await conn.execute(_versions.update().where(_versions.c.part == _PART).values(version=SCHEMA_VERSION))
+    if version < 2:
+        await _to_2(conn)
+    await conn.execute(_versions.update().where(_versions.c.part == _PART).values(version=SCHEMA_VERSION))
+
+
+async def _to_2(conn: AsyncConnection) -> None:
+    """Adds the columns that version 1 had not."""
+    for name in _SINCE_2:
+        column = sa.schema.CreateColumn(letters.c[name]).compile(dialect=conn.dialect)
+        await conn.execute(sa.text(f"ALTER TABLE {letters.name} ADD COLUMN {column}"))
+    known = (await conn.execute(sa.select(letters.c.id, letters.c.attempts))).all()
+    for letter_id, attempts in known:
+        names = _names(attempt.instance for attempt in _attempts_decoder.decode(attempts))
+        await conn.execute(letters.update().where(letters.c.id == letter_id).values(instances=names))
 
 
 async def greatest_id(conn: AsyncConnection) -> int:
@@ -114,19 +132,58 @@ async def count(conn: AsyncConnection) -> int:
 async def select(conn: AsyncConnection, which: LetterFilter) -> list[StoredLetter]:
     """The letters meant, youngest first."""
     query = sa.select(letters).where(*_conditions(which)).order_by(letters.c.id.desc()).limit(which.limit)
-    return [_letter(row) for row in await conn.execute(query)]
+    return [_letter(row, row.body) for row in await conn.execute(query)]
+
+
+async def outline(conn: AsyncConnection, which: LetterFilter) -> list[Listed]:
+    """The letters meant, youngest first; their requests are not read."""
+    length = sa.func.length(letters.c.body).label("body_bytes")
+    query: sa.Select[Any] = (
+        sa.select(*_OUTLINE, length).where(*_conditions(which)).order_by(letters.c.id.desc()).limit(which.limit)
+    )
+    return [Listed(_letter(row, None), row.body_bytes) for row in await conn.execute(query)]
+
+
+async def take_in(conn: AsyncConnection, batch: Sequence[StoredLetter], new_id: Callable[[float], int]) -> list[int]:
+    """Writes letters from elsewhere that are not here yet, under the ids they have if those are free, else `new_id`.
+
+    Returns the ids of those written.
+    """
+    ids = [letter.id for letter in batch]
+    taken = set(await conn.scalars(sa.select(letters.c.id).where(letters.c.id.in_(ids))))
+    written: list[int] = []
+    for letter in batch:
+        number = letter.id
+        if number in taken and await _is_here(conn, letter):
+            continue
+        if number in taken or number <= 0:
+            number = new_id(letter.died_at)
+        await conn.execute(letters.insert().values(_row(replace(letter, id=number, claimed=False))))
+        taken.add(number)
+        written.append(number)
+    return written
+
+
+async def still_there(conn: AsyncConnection, ids: Sequence[int]) -> int:
+    """How many of these letters there are."""
+    return await conn.scalar(sa.select(sa.func.count()).where(letters.c.id.in_(ids))) or 0
+
+
+async def _is_here(conn: AsyncConnection, letter: StoredLetter) -> bool:
+    same = (letters.c.request_id == _storable(letter.request_id)) & (letters.c.died_at == letter.died_at)
+    return await conn.scalar(sa.select(letters.c.id).where(same).limit(1)) is not None
 
 
 async def get(conn: AsyncConnection, letter_id: int) -> StoredLetter | None:
     """One letter."""
     row = (await conn.execute(sa.select(letters).where(letters.c.id == letter_id))).first()
-    return None if row is None else _letter(row)
+    return None if row is None else _letter(row, row.body)
 
 
 async def take_all(conn: AsyncConnection) -> list[StoredLetter]:
     """Deletes all that are not claimed and returns them, oldest first."""
     rows = await conn.execute(letters.delete().where(~letters.c.claimed).returning(letters))
-    return sorted((_letter(row) for row in rows), key=lambda letter: letter.id)
+    return sorted((_letter(row, row.body) for row in rows), key=lambda letter: letter.id)
 
 
 async def delete(conn: AsyncConnection, ids: Iterable[int]) -> int:
@@ -147,12 +204,17 @@ async def claim(conn: AsyncConnection, letter_id: int) -> StoredLetter | None:
     """Marks a letter as claimed, in one statement; None when it is gone or claimed already."""
     free = (letters.c.id == letter_id) & ~letters.c.claimed
     row = (await conn.execute(letters.update().where(free).values(claimed=True).returning(letters))).first()
-    return None if row is None else _letter(row)
+    return None if row is None else _letter(row, row.body)
 
 
-async def release(conn: AsyncConnection, letter_id: int) -> None:
-    """Takes the mark away."""
-    await conn.execute(letters.update().where(letters.c.id == letter_id).values(claimed=False))
+async def release(conn: AsyncConnection, letter_id: int, tried: Tried | None) -> None:
+    """Takes the mark away, and adds what a replay in vain left behind."""
+    values: dict[str, object] = {"claimed": False}
+    letter = await get(conn, letter_id) if tried is not None else None
+    if letter is not None and tried is not None:
+        row = _row(letter.after(tried))
+        values = {name: row[name] for name in ("claimed", "attempts", "instances", "detail", "replays", "size")}
+    await conn.execute(letters.update().where(letters.c.id == letter_id).values(values))
 
 
 async def _extent(conn: AsyncConnection) -> tuple[int, int, int]:
@@ -189,16 +251,35 @@ def _conditions(which: LetterFilter) -> list[sa.ColumnElement[bool]]:
         (letters.c.model, which.model),
         (letters.c.tenant, which.tenant),
         (letters.c.user, which.user),
+        (letters.c.service_class, which.service_class),
     ):
         if value is not None:
-            found.append(column == value)
+            found.append(column == str(value))
+    if which.instance is not None:
+        # Not LIKE, to which upper and lower case are one.
+        found.append(sa.func.replace(letters.c.instances, _names((which.instance,)), "") != letters.c.instances)
+    if which.id_prefix is not None:
+        found.append(
+            _begins(sa.cast(letters.c.id, sa.Text), which.id_prefix) | _begins(letters.c.request_id, which.id_prefix)
+        )
     if which.since is not None:
         found.append(letters.c.died_at >= which.since)
     if which.until is not None:
         found.append(letters.c.died_at < which.until)
     if which.before is not None:
         found.append(letters.c.id < which.before)
+    if which.younger is not None:
+        found.append(letters.c.id > which.younger)
     return found
+
+
+def _begins(text: sa.ColumnElement[str], prefix: str) -> sa.ColumnElement[bool]:
+    return sa.func.substr(text, 1, len(prefix)) == prefix
+
+
+def _names(instances: Iterable[str]) -> str:
+    """Ids of instances as one text in which each can be looked for, whole."""
+    return "".join(f"\n{_storable(name)}\n" for name in sorted(set(instances)))
 
 
 def _row(letter: StoredLetter) -> dict[str, object]:
@@ -213,6 +294,8 @@ def _row(letter: StoredLetter) -> dict[str, object]:
             "attempts": msgspec.json.encode(attempts),
             "shed": letter.shed,
             "size": letter.size,
+            "instances": _names(letter.instances),
+            "body": letter.body,
         }
     )
 
@@ -222,10 +305,11 @@ def _storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
-def _letter(row: sa.Row[Any]) -> StoredLetter:
+def _letter(row: sa.Row[Any], body: bytes | None) -> StoredLetter:
     plain = {name: getattr(row, name) for name in _PLAIN}
     return StoredLetter(
         **plain,
+        body=body,
         service_class=ServiceClass(row.service_class),
         attempts=_attempts_decoder.decode(row.attempts),
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 
-from headrace.runtime.stores import CAPACITY, Answer, LetterFilter, StoredLetter
+from headrace.runtime.stores import CAPACITY, Answer, LetterFilter, Listed, StoredLetter, TakenIn, Tried, listed
+from headrace.runtime.stores.feed import Feed
 from headrace.runtime.stores.ring import MAX_BYTES, LetterRing
 
 _Entry = tuple[Answer, float, int]
@@ -81,6 +82,8 @@ class MemoryDeadLetters:
 
     def __init__(self, capacity: int = CAPACITY, *, max_bytes: int = MAX_BYTES) -> None:
         self.ring = LetterRing(capacity, max_bytes=max_bytes)
+        self.feed = Feed[Listed]()
+        self.aged_out = 0
 
     @property
     def count(self) -> int:
@@ -94,11 +97,21 @@ class MemoryDeadLetters:
 
     def add(self, letter: StoredLetter) -> None:
         """Keeps a letter."""
-        self.ring.add(letter)
+        kept = self.ring.add(letter)
+        if len(self.feed):
+            self.feed.tell(listed(kept))
 
     async def list(self, which: LetterFilter) -> tuple[StoredLetter, ...]:
         """The letters meant, youngest first."""
         return self.ring.list(which)
+
+    async def outline(self, which: LetterFilter) -> tuple[Listed, ...]:
+        """The letters meant, youngest first, without their requests."""
+        return tuple(listed(letter) for letter in self.ring.list(which))
+
+    async def take_in(self, letters: Sequence[StoredLetter]) -> TakenIn:
+        """Keeps letters from elsewhere under their numbers."""
+        return self.ring.take_in(letters)
 
     async def get(self, letter_id: int) -> StoredLetter | None:
         """One letter."""
@@ -114,19 +127,22 @@ class MemoryDeadLetters:
 
     async def age_out(self, before: float) -> int:
         """Removes what died before that time; returns how many."""
-        return self.ring.age_out(before)
+        gone = self.ring.age_out(before)
+        self.aged_out += gone
+        return gone
 
     async def claim(self, letter_id: int) -> StoredLetter | None:
         """Takes a letter for a replay; None when it is gone or taken."""
         return self.ring.claim(letter_id)
 
-    async def release(self, letter_id: int) -> None:
-        """The replay did not happen."""
-        self.ring.release(letter_id)
+    async def release(self, letter_id: int, tried: Tried | None = None) -> None:
+        """The replay did not happen, or failed."""
+        self.ring.release(letter_id, tried)
 
     async def done(self, letter_id: int) -> None:
         """The replay was answered: the letter is removed."""
         self.ring.delete((letter_id,))
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nobody is told anything any more."""
+        self.feed.close()

@@ -7,11 +7,11 @@ ring, and are evicted before any other: a flood of refusals never pushes out wha
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from headrace.runtime.stores import CAPACITY, LetterFilter, StoredLetter
+from headrace.runtime.stores import CAPACITY, LetterFilter, StoredLetter, TakenIn, Tried
 
 MAX_BYTES = 64 * 1024 * 1024
 
@@ -61,16 +61,27 @@ class LetterRing:
 
     def add(self, letter: StoredLetter) -> StoredLetter:
         """Keeps a letter; returns it with its id. One larger than the whole ring is kept without its body."""
-        letter = replace(letter, id=self._ids.next(letter.died_at))
-        if letter.size > self._max_bytes:
-            letter = replace(letter, body=None)
-        self._shelf(letter)[letter.id] = letter
-        self.bytes += letter.size
-        while len(self._shed) > (self._capacity + 1) // 2:
-            self._evict(self._shed)
-        while len(self) > self._capacity or self.bytes > self._max_bytes:
-            self._evict(self._shed or self._failed)
+        letter = self._put(replace(letter, id=self._ids.next(letter.died_at)))
+        self._shrink()
         return letter
+
+    def take_in(self, letters: Sequence[StoredLetter]) -> TakenIn:
+        """Keeps letters from elsewhere; see `DeadLetters.take_in`."""
+        numbers: list[int] = []
+        for letter in letters:
+            there = self.get(letter.id)
+            if there is not None and (letter.same(there) or any(map(letter.same, self.oldest(len(self))))):
+                continue
+            number = letter.id if letter.id > 0 and there is None else self._ids.next(letter.died_at)
+            self._ids.beyond(number)
+            numbers.append(self._put(replace(letter, id=number, claimed=False)).id)
+        # A letter from elsewhere may be older than those that are here: shelves are in the order of age.
+        self._shed = OrderedDict(sorted(self._shed.items()))
+        self._failed = OrderedDict(sorted(self._failed.items()))
+        self._shrink()
+        dropped = sum(self.get(number) is None for number in numbers)
+        self.evicted -= dropped
+        return TakenIn(len(numbers) - dropped, len(letters) - len(numbers), dropped)
 
     def oldest(self, count: int) -> tuple[StoredLetter, ...]:
         """Up to `count` letters, the oldest first."""
@@ -114,11 +125,30 @@ class LetterRing:
             return None
         return self._mark(letter, claimed=True)
 
-    def release(self, letter_id: int) -> None:
-        """Lets a claimed letter be claimed again."""
+    def release(self, letter_id: int, tried: Tried | None = None) -> None:
+        """Lets a claimed letter be claimed again; `tried` is added to what is known of it."""
         letter = self.get(letter_id)
-        if letter is not None:
+        if letter is None:
+            return
+        if tried is None:
             self._mark(letter, claimed=False)
+            return
+        after = letter.after(tried)
+        self._shelf(letter)[letter.id] = after
+        self.bytes += after.size - letter.size
+
+    def _put(self, letter: StoredLetter) -> StoredLetter:
+        if letter.size > self._max_bytes:
+            letter = replace(letter, body=None)
+        self._shelf(letter)[letter.id] = letter
+        self.bytes += letter.size
+        return letter
+
+    def _shrink(self) -> None:
+        while len(self._shed) > (self._capacity + 1) // 2:
+            self._evict(self._shed)
+        while len(self) > self._capacity or self.bytes > self._max_bytes:
+            self._evict(self._shed or self._failed)
 
     def _mark(self, letter: StoredLetter, *, claimed: bool) -> StoredLetter:
         marked = replace(letter, claimed=claimed)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -26,7 +26,18 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from headrace.runtime.stores import CAPACITY, LetterFilter, StoredLetter, letter_table
+from headrace.runtime.stores import (
+    CAPACITY,
+    LetterFilter,
+    Listed,
+    StoredLetter,
+    TakenIn,
+    Tried,
+    Unwritable,
+    letter_table,
+    listed,
+)
+from headrace.runtime.stores.feed import Feed
 from headrace.runtime.stores.ring import LetterIds, LetterRing
 
 T = TypeVar("T")
@@ -74,6 +85,8 @@ class SqlDeadLetters:
         self._prepared = False
         self._stored = 0
         self._evicted = 0
+        self.feed = Feed[Listed]()
+        self.aged_out = 0
         self.degraded = False
         """The database cannot be written; letters are kept in memory for the time being."""
 
@@ -96,7 +109,9 @@ class SqlDeadLetters:
 
     def add(self, letter: StoredLetter) -> None:
         """Keeps a letter and has it written. Never waits, never raises."""
-        self._pending.add(letter)
+        kept = self._pending.add(letter)
+        if len(self.feed):
+            self.feed.tell(listed(kept))
         self._wake.set()
 
     async def flush(self) -> bool:
@@ -113,6 +128,40 @@ class SqlDeadLetters:
                 stored = await self._read(lambda conn: letter_table.select(conn, which))
             both = sorted((*stored, *self._pending.list(which)), key=lambda letter: -letter.id)
             return tuple(both[: which.limit])
+
+    async def outline(self, which: LetterFilter) -> tuple[Listed, ...]:
+        """The letters meant, youngest first, without their requests."""
+        async with self._lock:
+            await self._flush()
+            stored: list[Listed] = []
+            with suppress(_Unusable):
+                stored = await self._read(lambda conn: letter_table.outline(conn, which))
+            both = (*stored, *(listed(letter) for letter in self._pending.list(which)))
+            return tuple(sorted(both, key=lambda each: -each.letter.id)[: which.limit])
+
+    async def take_in(self, letters: Sequence[StoredLetter]) -> TakenIn:
+        """Keeps letters from elsewhere, `BATCH` in a transaction. Raises Unwritable."""
+        added = dropped = 0
+        for start in range(0, len(letters), BATCH):
+            one = await self._take_in(letters[start : start + BATCH])
+            added, dropped = added + one.added, dropped + one.dropped
+        return TakenIn(added, len(letters) - added - dropped, dropped)
+
+    async def _take_in(self, letters: Sequence[StoredLetter]) -> TakenIn:
+        async def work(conn: AsyncConnection) -> tuple[int, int, int]:
+            ids = await letter_table.take_in(conn, letters, self._ids.next)
+            evicted = await letter_table.evict(conn, self._capacity, self._max_bytes)
+            return len(ids), len(ids) - await letter_table.still_there(conn, ids), evicted
+
+        async with self._lock:
+            if not await self._flush():
+                raise Unwritable
+            try:
+                written, dropped, evicted = await self._change(work)
+            except _Unusable as error:
+                raise Unwritable from error
+            self._evicted += evicted - dropped
+            return TakenIn(written - dropped, len(letters) - written, dropped)
 
     async def get(self, letter_id: int) -> StoredLetter | None:
         """One letter."""
@@ -148,6 +197,7 @@ class SqlDeadLetters:
             gone = self._pending.age_out(before)
             with suppress(_Unusable):
                 gone += await self._change(lambda conn: letter_table.delete_before(conn, before))
+            self.aged_out += gone
             return gone
 
     async def claim(self, letter_id: int) -> StoredLetter | None:
@@ -160,12 +210,12 @@ class SqlDeadLetters:
                 return await self._change(lambda conn: letter_table.claim(conn, letter_id))
             return None
 
-    async def release(self, letter_id: int) -> None:
-        """The replay did not happen."""
+    async def release(self, letter_id: int, tried: Tried | None = None) -> None:
+        """The replay did not happen, or failed."""
         async with self._lock:
-            self._pending.release(letter_id)
+            self._pending.release(letter_id, tried)
             with suppress(_Unusable):
-                await self._change(lambda conn: letter_table.release(conn, letter_id))
+                await self._change(lambda conn: letter_table.release(conn, letter_id, tried))
 
     async def done(self, letter_id: int) -> None:
         """The replay was answered: the letter is removed. If that cannot be written it stays claimed."""
@@ -175,6 +225,7 @@ class SqlDeadLetters:
         """Writes what waits, stops the writer and closes the database."""
         self._closing.set()
         self._wake.set()
+        self.feed.close()
         if self._writer is not None:
             await self._writer
             self._writer = None
