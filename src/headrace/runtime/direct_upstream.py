@@ -13,15 +13,17 @@ of links is bounded by the gates, not here.
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from socket import SOCK_STREAM
 from typing import TYPE_CHECKING
 
 import aiohappyeyeballs
 
+from headrace.runtime.addresses import reachable
 from headrace.runtime.client import KEEPALIVE, Connection, Sink
 from headrace.runtime.engine_address import Place, place_of, request_head
 from headrace.runtime.engine_exchange import EngineExchange
@@ -108,7 +110,7 @@ class DirectUpstream:
         """See `engine_exchange.Links`."""
         loop = asyncio.get_running_loop()
         literal = place.literal
-        found = await loop.getaddrinfo(place.host, place.port, type=SOCK_STREAM) if literal is None else [literal]
+        found = [literal] if literal is not None else await self._look_up(loop, place)
         sock = await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=EYEBALLS)
         context = _tls() if place.secure else None
         try:
@@ -127,6 +129,14 @@ class DirectUpstream:
     def replayed(self) -> None:
         """See `engine_exchange.Links`."""
         self.replays += 1
+
+    @staticmethod
+    async def _look_up(loop: asyncio.AbstractEventLoop, place: Place) -> Sequence[aiohappyeyeballs.AddrInfoType]:
+        """Where a name leads, without what must not be connected to. Raises OSError when nothing is left."""
+        found = reachable(await loop.getaddrinfo(place.host, place.port, type=SOCK_STREAM))
+        if not found:
+            raise OSError(errno.EADDRNOTAVAIL, "the name has no address that may be used")
+        return found
 
     # ------------------------------------------------------------------ the links' side
 

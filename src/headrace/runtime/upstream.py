@@ -32,6 +32,7 @@ from yarl import URL
 
 from headrace.runtime.client import KEEPALIVE, Client, Connection, Sink
 from headrace.runtime.failures import BREAKAGE, Failure, UpstreamFailed, translated, unanswered
+from headrace.runtime.guarded_resolver import GuardedResolver
 
 if TYPE_CHECKING:
     from headrace.wire.adapters import EngineRequest
@@ -171,10 +172,10 @@ class Upstream:
         """The session with the pool, or the one that never uses a connection twice."""
         if fresh:
             if self._fresh is None:
-                self._fresh = _session(_Connector(limit=0, force_close=True), traced=False)
+                self._fresh = _session(_Connector(force_close=True), traced=False)
             return self._fresh
         if self._pooled is None:
-            self._pooled = _session(_Connector(limit=0, keepalive_timeout=self._keepalive), traced=True)
+            self._pooled = _session(_Connector(keepalive_timeout=self._keepalive), traced=True)
         return self._pooled
 
 
@@ -232,6 +233,13 @@ _WIRE: ContextVar[_Wire] = ContextVar("headrace_upstream_wire")
 
 class _Connector(aiohttp.TCPConnector):
     """Tells the exchange which socket it got: before the head of the answer nothing else would know."""
+
+    def __init__(self, *, force_close: bool = False, keepalive_timeout: float | None = None) -> None:
+        resolver = GuardedResolver()
+        if force_close:
+            super().__init__(limit=0, force_close=True, resolver=resolver)
+        else:
+            super().__init__(limit=0, keepalive_timeout=keepalive_timeout, resolver=resolver)
 
     async def connect(
         self,
