@@ -192,6 +192,17 @@ class Cause(StrEnum):
 _NEUTRAL = frozenset({Cause.RATE_LIMITED, Cause.REJECTED, Cause.UPSTREAM_AUTH, Cause.ABORTED})
 
 
+class FallbackCause(StrEnum):
+    """Why another model may take over."""
+
+    EXHAUSTED = "exhausted"
+    """No instance of the model can take the request, or all that could be asked failed."""
+    CONTEXT_LENGTH = "context_length"
+    """The prompt is too long for the model."""
+    CONTENT_FILTER = "content_filter"
+    """The provider's filter refused the prompt."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How one attempt ended."""

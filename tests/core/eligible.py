@@ -63,4 +63,4 @@ def _near(states: list[InstanceState]) -> list[InstanceState]:
 
 
 def _has_room(state: InstanceState, call: Call, now: float) -> bool:
-    return not state.gate.shut(state.uncached(call.request), now, call.flow.service_class)
+    return not state.gate.shut(state.uncached(call.request) + call.carried, now, call.flow.service_class)

@@ -20,7 +20,7 @@ from headrace.core.settings import (
     RecoverySettings,
     Settings,
 )
-from headrace.model import AnswerForm, Cause, Draining, Ending, Probed, Reconfigured, ServiceClass
+from headrace.model import AnswerForm, Cause, Draining, Ending, Probed, Reconfigured, ServiceClass, Usage
 from tests.core.inventory import RESOURCES, holdings
 from tests.core.script import Stage, arrive, begun, done, engine, failed, leave, looked, more, sealed
 
@@ -42,7 +42,8 @@ class Play(Stage):
     """A stage that knows how many callers there are and how the answer travels."""
 
     def __init__(self, shared: bool, streamed: bool) -> None:
-        super().__init__(engine("a", 1, window_tokens=500), engine("b", 1), settings=_SETTINGS)
+        engines = engine("a", 1, window_tokens=500, resume=True), engine("b", 1, resume=True)
+        super().__init__(*engines, settings=_SETTINGS)
         self.shared = shared
         self.streamed = streamed
 
@@ -222,6 +223,45 @@ def took_over(stage: Play) -> None:
         stage.do(2.0, done("r"))
 
 
+def broke(stage: Play) -> None:
+    """A part of the answer is there; the rest is to come from the other instance."""
+    asked(stage)
+    stage.do(1.0, begun("r"))
+    stage.do(1.5, more("r", 400))
+    stage.do(2.0, failed("r", Cause.BROKEN_STREAM, committed=True, resumable=True, usage=Usage(90, 410)))
+    assert stage.running["r"].resumes == 1
+
+
+def resumed(stage: Play) -> None:
+    """The rest comes."""
+    broke(stage)
+    stage.do(3.0, begun("r"))
+    stage.do(3.5, more("r", 50))
+    stage.do(4.0, done("r", 90, 480))
+
+
+def resumed_in_vain(stage: Play) -> None:
+    """The other one fails as well, and there is no attempt left."""
+    broke(stage)
+    stage.do(3.0, failed("r", Cause.CONNECT, resumable=True))
+
+
+def cancelled_while_resuming(stage: Play) -> None:
+    """All go while the rest is awaited."""
+    broke(stage)
+    all_leave(stage)
+
+
+def cancelled_between_two_halves(stage: Play) -> None:
+    """All go while the one instance that could go on is left alone for a moment."""
+    stage.do(0.0, Reconfigured((engine("a", 1, window_tokens=500, resume=True),)))
+    asked(stage)
+    stage.do(1.0, begun("r"))
+    stage.do(2.0, failed("r", Cause.TIMEOUT, committed=True, resumable=True, usage=Usage(90, 10)))
+    assert stage.scheduler.snapshot(2.0).waiting_retry == 1
+    all_leave(stage)
+
+
 def displaced(stage: Play) -> None:
     """More urgent ones take the place in the queue."""
     occupied(stage)
@@ -311,6 +351,10 @@ _WAYS: dict[str, Way] = {
         expired_while_streaming,
         expired_between_two_attempts,
         took_over,
+        resumed,
+        resumed_in_vain,
+        cancelled_while_resuming,
+        cancelled_between_two_halves,
         displaced,
         refused_when_full,
         drained_in_the_queue,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.pool import Pool
-from headrace.core.recovery import GiveUp, Recovery, Retry, RetryBudget, blocked, returns_in
+from headrace.core.recovery import GiveUp, Recovery, Resume, Retry, RetryBudget, blocked, returns_in
 from headrace.core.settings import BreakerSettings, RecoverySettings, Settings
 from headrace.errors import Fault
 from headrace.model import Cause, Ending, Outcome
@@ -20,7 +20,7 @@ from tests.core.script import engine
 _SETTINGS = RecoverySettings(max_attempts=3, backoff=0.5, backoff_cap=8.0, longest_wait=10.0)
 
 
-def decide(to: Pool, outcome: Outcome, failures: int = 1, now: float = 0.0, **asked: Any) -> Retry | GiveUp:
+def decide(to: Pool, outcome: Outcome, failures: int = 1, now: float = 0.0, **asked: Any) -> Retry | Resume | GiveUp:
     """The verdict on a call that failed so often, last at `a`."""
     made = call(to, **asked)
     made.failures = failures

@@ -51,13 +51,15 @@ from tests.core.world import World
 
 _ANY = ServedModel(name="*")
 _ENGINES = (
-    Instance(id="a", max_concurrent=2, models=(_ANY,)),
+    Instance(id="a", max_concurrent=2, models=(_ANY,), resume=True),
     Instance(id="b", max_concurrent=1, models=(ServedModel(name="m*", upstream="x-*"),), window_tokens=64),
-    Instance(id="c", max_concurrent=2, models=(ServedModel(name="m1"),), window_tokens=32, tier=Tier.REMOTE),
+    Instance(
+        id="c", max_concurrent=2, models=(ServedModel(name="m1"),), window_tokens=32, tier=Tier.REMOTE, resume=True
+    ),
     Instance(id="b", max_concurrent=3, models=(ServedModel(name="m2"),), window_tokens=64),
     Instance(id="a", max_concurrent=1, models=(_ANY,), address="http://elsewhere"),
     Instance(id="d", max_concurrent=1, models=(ServedModel(name="m2"), ServedModel(name="m1")), tier=Tier.REMOTE),
-    Instance(id="e", max_concurrent=12, models=(_ANY,), window_tokens=100, adaptive=True),
+    Instance(id="e", max_concurrent=12, models=(_ANY,), window_tokens=100, adaptive=True, resume=True),
     Instance(id="f", max_concurrent=9, models=(_ANY,), adaptive=True),
 )
 _LATER = st.sampled_from([0.0, 0.0, 0.0, 0.001, 0.5, 3.0, 20.0])
@@ -187,15 +189,19 @@ class Misbehaving(RuleBasedStateMachine):
         which=_COUNT,
         cause=st.sampled_from(Cause),
         committed=st.booleans(),
+        resumable=st.booleans(),
         retry_after=st.sampled_from([None, 1.0, 30.0]),
         later=_LATER,
     )
-    def end(self, which: int, cause: Cause, committed: bool, retry_after: float | None, later: float) -> None:
+    def end(
+        self, which: int, cause: Cause, committed: bool, resumable: bool, retry_after: float | None, later: float
+    ) -> None:
         """An attempt ends in any way, sometimes twice."""
         order = self._one(which)
         usage = Usage(3, 40) if which % 2 else None
         wait = None if cause is Cause.OK else retry_after
-        fact = Finished(order.call, order.attempt, Outcome(cause, usage, committed, wait))
+        outcome = Outcome(cause, usage, committed, wait, resumable=resumable and cause is not Cause.OK)
+        fact = Finished(order.call, order.attempt, outcome)
         self.past.append(order)
         self.world.tell(fact, later)
         assert self.world.tell(fact) == [], "told twice"

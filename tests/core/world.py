@@ -68,6 +68,8 @@ class World:
         """The state that each running call's place belongs to: it may have left the fleet meanwhile."""
         self.look_ups: list[str] = []
         self.attempts: Counter[str] = Counter()
+        self.begun: dict[str, bool] = {}
+        """Calls of whose answer somebody has read a part; whether the rest may still be had elsewhere."""
         self.strikes: Counter[str] = Counter()
         self.gone: list[InstanceState] = []
         self.draining = False
@@ -102,6 +104,9 @@ class World:
                 self.requests[request.id] = request
             case Finished(call, attempt):
                 if call in self.running and self.running[call].attempt == attempt:
+                    outcome = event.outcome
+                    if outcome.committed or call in self.begun:
+                        self.begun[call] = outcome.resumable
                     del self.running[call], self.states[call]
             case Probed(instance, healthy, busy):
                 if healthy:
@@ -160,6 +165,11 @@ class World:
             assert request.deadline is None or self.now < request.deadline, "nothing is sent past a deadline"
         self.attempts[call] += 1
         assert order.attempt == self.attempts[call], "attempts are numbered without a gap"
+        assert (order.resumes > 0) == (call in self.begun), "what was read is gone on from, and nothing else"
+        if call in self.begun:
+            assert self.begun[call], "where it cannot be gone on from, it is not"
+            assert instance.resume, "only at those that can"
+            assert order.resumes <= self.settings.recovery.max_resumes
         assert self.instances.get(instance.id) == instance, "only instances that are configured are used"
         assert order.request.only in (None, instance.id), "what is bound to an instance goes nowhere else"
         assert match(instance, order.request.model) == order.upstream_model

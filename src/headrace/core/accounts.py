@@ -104,7 +104,7 @@ class Accounts:
         Before the first token, as much of the prompt is kept as the engine can have read since `entered`.
         """
         prompt = call.prompt
-        if call.first is None:
+        if call.first is None and not call.resumes:
             prompt = min(prompt, int((now - entered) / prefill_seconds))
         self._close(call, self._cost(call, prompt, call.produced), now)
 

@@ -7,7 +7,9 @@ given back here.
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 
+from headrace.core.catalogue import Route
 from headrace.core.dedup import FlightIndex
 from headrace.core.limits import Lease, Limiter
 from headrace.core.pool import Pool
@@ -33,7 +35,7 @@ _CLOSED = frozenset({Ending.ANSWERED, Ending.REJECTED, Ending.CANCELLED})
 _TURNED_AWAY = _CLOSED | {Ending.RATE_LIMITED, Ending.MODEL_NOT_FOUND, Ending.DRAINING}
 """The same at the door, where a limit and a closing house are told and nothing is kept."""
 
-_TOTALS = ("accepted", "refused", "answered", "failed", "cancelled", "model_calls", "joined", "hits", "retries")
+_TOTALS = ("accepted", "refused", "answered", "failed", "cancelled", "model_calls", "joined", "hits", "retries", "resumes")
 
 
 class Book:
@@ -51,10 +53,10 @@ class Book:
         """Orders of the event at hand."""
         self._numbered = 0
 
-    def new_call(self, request: Request, pool: Pool, now: float) -> Call:
+    def new_call(self, request: Request, pool: Pool, now: float, route: Route | None = None) -> Call:
         """A call that is not yet in the book; `open` enters it."""
         self._numbered += 1
-        return Call(f"call-{self._numbered}", request, pool, now)
+        return Call(f"call-{self._numbered}", request, pool, now, route)
 
     def open(self, call: Call) -> None:
         """Enter a call: others may join it from now on."""
@@ -95,12 +97,13 @@ class Book:
         self.schedule_expiry(ticket, now)
         return ticket
 
-    def schedule_expiry(self, ticket: Ticket, now: float) -> None:
-        """From `now` the ticket may wait for its class's time, but not past its deadline."""
+    def schedule_expiry(self, ticket: Ticket, now: float, most: float = inf) -> None:
+        """From `now` the ticket may wait for its class's time and at most `most`, but not past its deadline."""
         request = ticket.request
         wait = request.queue_timeout
         if wait is None:
             wait = self._settings.queue.timeouts[request.flow.service_class]
+        wait = min(wait, most)
         when = now + wait if request.deadline is None else min(now + wait, request.deadline)
         self.timers.cancel(ticket.timer)
         ticket.timer = self.timers.at(when, ticket)
@@ -123,7 +126,9 @@ class Book:
             self.limiter.settle(ticket.lease, spent, now)
         self.totals[_tally(ending)] += 1
         attempts = len(call.records) + (1 if instance else 0)
-        self.out.append(Settle(request.id, call.id, ending, fault, ticket.cache, usage, instance, attempts))
+        self.out.append(
+            Settle(request.id, call.id, ending, fault, ticket.cache, usage, instance, attempts, call.resumes)
+        )
         if ending not in _CLOSED:
             self._bury(request, ending, fault, ticket.arrived, now, tuple(call.records))
 

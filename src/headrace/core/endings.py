@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
+
+from headrace import errors
 from headrace.core.accounts import Accounts
 from headrace.core.book import Book
 from headrace.core.dispatching import Dispatcher
-from headrace.core.recovery import GiveUp, Recovery, blocked
+from headrace.core.recovery import GiveUp, Recovery, Resume, begun, blocked
 from headrace.core.settings import Settings
 from headrace.core.ticket import Call, State, Ticket
 from headrace.errors import Fault
@@ -36,9 +39,16 @@ class Endings:
             self._give_up(call, verdict, outcome, now)
             return
         self._book.totals["retries"] += 1
-        call.produced = 0
+        most = inf
+        if isinstance(verdict, Resume):
+            most = self._settings.recovery.resume_patience
+            self._book.totals["resumes"] += 1
+            call.resumes += 1
+            if outcome.committed and outcome.usage is not None:
+                call.carried = outcome.usage.completion
+        call.produced = call.carried
         for ticket in call.members.values():
-            self._book.schedule_expiry(ticket, now)
+            self._book.schedule_expiry(ticket, now, most)
         if verdict.delay > 0:
             call.move(State.WAITING)
             call.retry = self._book.timers.at(now + verdict.delay, call)
@@ -54,6 +64,7 @@ class Endings:
         if len(call.members) == 1:
             self.leave_all(call, ending, fault, now)
             return
+        ending, fault = _told(call, ending, fault)
         before = call.flow
         call.drop(ticket)
         self._book.settle(ticket, ending, fault, now, _delivered(call))
@@ -63,6 +74,7 @@ class Endings:
 
     def leave_all(self, call: Call, ending: Ending, fault: Fault | None, now: float) -> None:
         """End a call with all its tickets; what the engine did for nobody's sake any more is stopped."""
+        ending, fault = _told(call, ending, fault)
         usage = _delivered(call)
         if call.state is State.RUNNING and call.place is not None:
             self._book.out.append(Abort(call.id, call.attempt))
@@ -71,7 +83,7 @@ class Endings:
             self._accounts.abandon(call, place.since, now, place.state.gate.prefill_seconds)
         else:
             self._dispatcher.unqueue(call)
-            self._accounts.drop(call, None, now)
+            self._accounts.drop(call, usage, now)
         self._book.end(call, ending, fault, now, usage)
 
     def _succeed(self, call: Call, outcome: Outcome, instance: str, now: float) -> None:
@@ -83,7 +95,7 @@ class Endings:
 
     def _give_up(self, call: Call, verdict: GiveUp, outcome: Outcome, now: float) -> None:
         """The call failed for good. Its leader is told; one follower may try once more, then all are told."""
-        usage = outcome.usage or (_delivered(call) if outcome.committed else None)
+        usage = outcome.usage or (_delivered(call) if begun(call, outcome) else None)
         self._accounts.drop(call, usage, now)
         if self._may_take_over(call, verdict, outcome, now):
             self._take_over(call, verdict, usage, now)
@@ -103,13 +115,23 @@ class Endings:
         self._dispatcher.enqueue(call, now, head=True)
 
     def _may_take_over(self, call: Call, verdict: GiveUp, outcome: Outcome, now: float) -> bool:
-        if len(call.members) < 2 or call.taken_over or outcome.committed or verdict.ending is Ending.REJECTED:
+        if len(call.members) < 2 or call.taken_over or begun(call, outcome) or verdict.ending is Ending.REJECTED:
             return False
         return blocked(call.choices, self._settings.recovery.longest_wait, now) is None
 
 
+_OF_THE_QUEUE = frozenset({Ending.QUEUE_TIMEOUT, Ending.BACKPRESSURE, Ending.NO_INSTANCE})
+"""Endings that tell of waiting; to one who reads an answer already it has broken off."""
+
+
+def _told(call: Call, ending: Ending, fault: Fault | None) -> tuple[Ending, Fault | None]:
+    if call.resumes and ending in _OF_THE_QUEUE:
+        return Ending.STREAM_BROKEN, errors.stream_incomplete()
+    return ending, fault
+
+
 def _delivered(call: Call) -> Usage | None:
-    """What the callers of a running call got so far, estimated: prompt and tokens delivered. None: no content yet."""
-    if call.state is not State.RUNNING or call.first is None:
+    """What the callers of a call got so far, estimated: prompt and tokens delivered. None: no content yet."""
+    if not call.resumes and (call.state is not State.RUNNING or call.first is None):
         return None
     return Usage(call.request.prompt_tokens, call.produced, estimated=True)

@@ -53,10 +53,13 @@ _MAX_NAMES = 4096
 class Place:
     """One attempt's stay at an instance. `InstanceState.acquire` gives it, `release` takes it back exactly once."""
 
-    __slots__ = ("first", "load", "open", "permit", "request", "since", "slot", "state")
+    __slots__ = ("carried", "first", "load", "open", "permit", "request", "since", "slot", "state")
 
-    def __init__(self, state: InstanceState, slot: Pass, load: float, permit: Permit, now: float, of: Request) -> None:
+    def __init__(
+        self, state: InstanceState, slot: Pass, load: float, permit: Permit, now: float, of: Request, carried: int
+    ) -> None:
         self.request = of
+        self.carried = carried
         self.state = state
         self.slot = slot
         self.load = load
@@ -170,16 +173,25 @@ class InstanceState:
         return None if wait is None else now + wait
 
     def acquire(
-        self, request: Request, load: float, streamed: bool, now: float, as_class: ServiceClass | None = None
+        self,
+        request: Request,
+        load: float,
+        streamed: bool,
+        now: float,
+        as_class: ServiceClass | None = None,
+        carried: int = 0,
     ) -> Place:
-        """Take a place for one attempt; `closed` was "" just before. `as_class`: None is the request's own."""
+        """Take a place for one attempt; `closed` was "" just before. `as_class`: None is the request's own.
+
+        `carried`: tokens of an answer that is taken up again; they are read like a prompt.
+        """
         permit = self.breaker.acquire(now)
-        unread, as_class = self.uncached(request), as_class or request.flow.service_class
+        unread, as_class = self.uncached(request) + carried, as_class or request.flow.service_class
         slot = self.gate.enter(unread, as_class, streamed, now, whole=unread == request.prompt_tokens)
         if request.prefix:
             self.index.add(request.prefix, request.prefix_block)
         self.load += load
-        return Place(self, slot, load, permit, now, request)
+        return Place(self, slot, load, permit, now, request, carried)
 
     def started(self, place: Place, now: float) -> None:
         """The attempt's first content is here."""
@@ -229,7 +241,7 @@ class InstanceState:
 
     def reported(self, report: EngineReport | None, now: float) -> None:
         """Take what the engine's metrics say; None: unknown from now on."""
-        self.gate.engine.take(report, self.gate.in_flight, self.gate.pending, now)
+        self.gate.reported(report, now)
         if report is not None and report.kv_tokens:
             self.index.tokens = report.kv_tokens
 
@@ -271,8 +283,9 @@ class InstanceState:
         if outcome.cause is Cause.OK:
             self.reliability += _ALPHA * (1.0 - self.reliability)
             took = now - place.since
-            if outcome.usage is not None and outcome.usage.completion > 0 and took > 0:
-                seen = outcome.usage.completion / took
+            made = 0 if outcome.usage is None else outcome.usage.completion - place.carried
+            if made > 0 and took > 0:
+                seen = made / took
                 self.speed = seen if self.speed == 0.0 else self.speed + _ALPHA * (seen - self.speed)
         elif (penalty := _PENALTY.get(outcome.cause)) is not None:
             self.reliability += _ALPHA * ((1.0 - penalty) - self.reliability)

@@ -1,10 +1,11 @@
 """After a failed attempt: try again, or give up, and what to say then.
 
 An attempt is repeated when nothing of its answer reached the caller, attempts are left, the cause is of the kind
-that another try can mend, and the retry budget has room. The budget (tower's and Finagle's rule) ties retries to
-traffic: each first attempt pays in a fraction, each retry takes one out, so that retries cannot multiply an
-outage. Another instance is tried at once; only when none is left does the call wait, for the soonest one to come
-back and for a back-off with jitter that doubles.
+that another try can mend, and the retry budget has room. When some of it did, it may at most be *resumed*: at an
+instance that can go on from the text so far, under the same bounds and one of its own. The budget (tower's and
+Finagle's rule) ties retries to traffic: each first attempt pays in a fraction, each retry takes one out, so that
+retries cannot multiply an outage. Another instance is tried at once; only when none is left does the call wait, for
+the soonest one to come back and for a back-off with jitter that doubles.
 """
 
 from __future__ import annotations
@@ -63,6 +64,12 @@ class Retry(NamedTuple):
     delay: float
 
 
+class Resume(NamedTuple):
+    """Go on after `delay` seconds from what the callers have; 0: at once, at another instance."""
+
+    delay: float
+
+
 class GiveUp(NamedTuple):
     """No further attempt; tell this."""
 
@@ -78,30 +85,39 @@ class Recovery:
         self._random = random
         self.budget = RetryBudget(settings.budget_ratio, settings.budget_reserve)
 
-    def decide(self, call: Call, outcome: Outcome, now: float) -> Retry | GiveUp:
+    def decide(self, call: Call, outcome: Outcome, now: float) -> Retry | Resume | GiveUp:
         """What to do after `outcome` ended an attempt of `call`, which is already counted in `call.failures`."""
-        cause, members = outcome.cause, call.choices
+        if not begun(call, outcome):
+            delay = self._delay(call, outcome.cause, call.choices, now)
+            return _give_up(outcome, call.choices, now) if delay is None else Retry(delay)
+        if self._settings.resume and outcome.resumable and call.resumes < self._settings.max_resumes:
+            able = [state for state in call.choices if state.instance.resume]
+            delay = self._delay(call, outcome.cause, able, now)
+            if delay is not None:
+                return Resume(delay)
+        fault = outcome.fault if outcome.committed else None
+        return GiveUp(Ending.STREAM_BROKEN, fault or errors.stream_incomplete())
+
+    def _delay(self, call: Call, cause: Cause, members: Sequence[InstanceState], now: float) -> float | None:
+        """Seconds until another attempt at one of `members`, taken from the budget; None: there is to be none."""
         most = call.leader.request.max_attempts or self._settings.max_attempts
         if call.taken_over:
             most = 1
-        if outcome.committed or not self._mendable(cause) or call.failures >= most:
-            return _give_up(outcome, members, now)
-        other = any(not state.shut(now) and state.instance.id not in call.tried for state in members)
-        if other:
+        if not self._mendable(cause) or call.failures >= most:
+            return None
+        if any(not state.shut(now) and state.instance.id not in call.tried for state in members):
             delay = 0.0
         elif cause is Cause.UPSTREAM_AUTH:
-            return _give_up(outcome, members, now)
+            return None
         else:
             soonest = returns_in(members, now)
             if soonest is None or soonest > self._settings.longest_wait:
-                return _give_up(outcome, members, now)
+                return None
             delay = soonest + self._backoff(call.failures)
         deadline = call.leader.request.deadline
         if deadline is not None and now + delay >= deadline:
-            return _give_up(outcome, members, now)
-        if not self.budget.take(now):
-            return _give_up(outcome, members, now)
-        return Retry(delay)
+            return None
+        return delay if self.budget.take(now) else None
 
     def _mendable(self, cause: Cause) -> bool:
         settings = self._settings
@@ -122,6 +138,11 @@ class Recovery:
         return longest * (0.5 + 0.5 * self._random.random())
 
 
+def begun(call: Call, outcome: Outcome) -> bool:
+    """The callers of `call`, whose attempt ended with `outcome`, have read a part of the answer."""
+    return outcome.committed or call.resumes > 0
+
+
 def returns_in(members: Sequence[InstanceState], now: float) -> float | None:
     """Seconds until some of the instances may be tried; None when only an event can bring one back."""
     waits = [wait for state in members if (wait := state.returns_in(now)) is not None]
@@ -132,8 +153,6 @@ def _give_up(outcome: Outcome, members: Sequence[InstanceState], now: float) -> 
     cause = outcome.cause
     if cause is Cause.REJECTED:
         return GiveUp(Ending.REJECTED, outcome.fault or errors.invalid_request("The engine refused the request."))
-    if outcome.committed:
-        return GiveUp(Ending.STREAM_BROKEN, outcome.fault or errors.stream_incomplete())
     match cause:
         case Cause.RATE_LIMITED:
             wait = returns_in(members, now) or outcome.retry_after or 1.0

@@ -57,7 +57,7 @@ class Router:
         members = call.choices
         if len(members) == 1:
             state = members[0]
-            return None if state.closed(state.uncached(call.request), now, call.flow.service_class, guest) else state
+            return None if state.closed(_unread(state, call), now, call.flow.service_class, guest) else state
         able = [state for state in members if not state.shut(now)]
         open_now = _open(able, call, now, guest) if not call.tried else _open_again(able, call, now, guest)
         if call.request.prefix and len(able) > 1 and self._waits_for_home(call, able, open_now, now):
@@ -126,8 +126,13 @@ class Router:
 
 
 def _open(able: Sequence[InstanceState], call: Call, now: float, guest: bool) -> list[InstanceState]:
-    request, service_class = call.request, call.flow.service_class
-    return [state for state in _tier(able) if not state.gate.shut(state.uncached(request), now, service_class, guest)]
+    service_class = call.flow.service_class
+    return [state for state in _tier(able) if not state.gate.shut(_unread(state, call), now, service_class, guest)]
+
+
+def _unread(state: InstanceState, call: Call) -> int:
+    """Tokens that `state` would have to read: the prompt, and the part of the answer that there is already."""
+    return state.uncached(call.request) + call.carried
 
 
 def _open_again(able: Sequence[InstanceState], call: Call, now: float, guest: bool) -> list[InstanceState]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from headrace.core.limits import LimitRule
-from headrace.model import ServiceClass
+from headrace.model import FallbackCause, ServiceClass
 
 
 class PolicyName(StrEnum):
@@ -132,6 +132,12 @@ class RecoverySettings:
     """Longest `Retry-After` that is obeyed."""
     longest_wait: float = 10.0
     """A request waits for a cooling instance at most this long; beyond it the caller is told when to come back."""
+    resume: bool = True
+    """An answer that broke off goes on elsewhere, between instances that can do so."""
+    max_resumes: int = 2
+    """How many times one answer is taken up again at most; each is an attempt like any other."""
+    resume_patience: float = 30.0
+    """Seconds that half an answer waits for a place; clients give up a silent stream after about as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +167,35 @@ class RoutingSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualModel:
+    """What stands behind a name of the operator's own: one model, several in order, or several by weight."""
+
+    models: tuple[str, ...]
+    weights: tuple[float, ...] | None = None
+    """How often each is asked first; 0: only where the others cannot answer. None: in order."""
+
+
+USUAL_CAUSES = frozenset({FallbackCause.EXHAUSTED, FallbackCause.CONTEXT_LENGTH})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """The models that take over from another one, in order."""
+
+    models: tuple[str, ...]
+    on: frozenset[FallbackCause] = USUAL_CAUSES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """Names beside those of the instances, and who takes over from whom."""
+
+    names: Mapping[str, VirtualModel] = field(default_factory=dict[str, VirtualModel])
+    fallbacks: Mapping[str, Fallback] = field(default_factory=dict[str, Fallback])
+    """By the name asked for, or by model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitSettings:
     """Limits on callers; None: none."""
 
@@ -180,4 +215,5 @@ class Settings:
     health: HealthSettings = field(default_factory=HealthSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     routing: RoutingSettings = field(default_factory=RoutingSettings)
+    models: ModelSettings = field(default_factory=ModelSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
