@@ -59,7 +59,7 @@ class Router:
             state = members[0]
             return None if state.closed(_unread(state, call), now, call.flow.service_class, guest) else state
         able = [state for state in members if not state.shut(now)]
-        open_now = _open(able, call, now, guest) if not call.tried else _open_again(able, call, now, guest)
+        open_now = open_for(able, call, now, guest) if not call.tried else _open_again(able, call, now, guest)
         if call.request.prefix and len(able) > 1 and self._waits_for_home(call, able, open_now, now):
             return None
         best: InstanceState | None = None
@@ -67,9 +67,9 @@ class Router:
         if len(open_now) > 1:
             if self._settings.strategy is Strategy.TWO_CHOICES and len(open_now) > 2:
                 open_now = self._random.sample(open_now, 2)
-            speed = _mean_speed(open_now)
+            speed = mean_speed(open_now)
             for state in open_now:
-                key = (self._score(state, call, speed), state.last_pick)
+                key = (score(self._settings, state, call, speed), state.last_pick)
                 if best is None or key < best_key:
                     best, best_key = state, key
         elif open_now:
@@ -105,27 +105,30 @@ class Router:
         self.patience_ends = ends if self.patience_ends is None else min(ends, self.patience_ends)
         return True
 
-    def _score(self, state: InstanceState, call: Call, mean_speed: float) -> float:
-        gate, settings = state.gate, self._settings
-        match settings.strategy:
-            case Strategy.FAIR_LOAD:
-                prefill = (gate.unstarted + state.uncached(call.request)) * gate.prefill_seconds
-                crowd = (gate.in_flight + 1) * gate.prefill_seconds / gate.limiter.most
-                return prefill * crowd / state.instance.capacity
-            case Strategy.WEIGHTED:
-                speed = state.speed / mean_speed if state.speed and mean_speed else 1.0
-                strength = state.instance.capacity * (1.0 + settings.speed * max(speed - 1.0, 0.0))
-                strength /= 1.0 + settings.reliability * (1.0 - state.reliability)
-                return (state.load * settings.load + weigh(call.request.prompt_tokens, call.expected)) / strength
-            case Strategy.LEAST_IN_FLIGHT:
-                return float(gate.in_flight)
-            case Strategy.TWO_CHOICES:
-                return gate.in_flight / (gate.limiter.most * state.instance.capacity)
-            case Strategy.ROUND_ROBIN:
-                return 0.0
+
+def score(settings: RoutingSettings, state: InstanceState, call: Call, speed: float) -> float:
+    """How well `state` suits `call`, the least being the best; `speed` is the candidates' mean (see `mean_speed`)."""
+    gate = state.gate
+    match settings.strategy:
+        case Strategy.FAIR_LOAD:
+            prefill = (gate.unstarted + state.uncached(call.request)) * gate.prefill_seconds
+            crowd = (gate.in_flight + 1) * gate.prefill_seconds / gate.limiter.most
+            return prefill * crowd / state.instance.capacity
+        case Strategy.WEIGHTED:
+            relative = state.speed / speed if state.speed and speed else 1.0
+            strength = state.instance.capacity * (1.0 + settings.speed * max(relative - 1.0, 0.0))
+            strength /= 1.0 + settings.reliability * (1.0 - state.reliability)
+            return (state.load * settings.load + weigh(call.request.prompt_tokens, call.expected)) / strength
+        case Strategy.LEAST_IN_FLIGHT:
+            return float(gate.in_flight)
+        case Strategy.TWO_CHOICES:
+            return gate.in_flight / (gate.limiter.most * state.instance.capacity)
+        case Strategy.ROUND_ROBIN:
+            return 0.0
 
 
-def _open(able: Sequence[InstanceState], call: Call, now: float, guest: bool) -> list[InstanceState]:
+def open_for(able: Sequence[InstanceState], call: Call, now: float, guest: bool) -> list[InstanceState]:
+    """Those of the instances to which `call` may be sent now, remote ones only where none is local."""
     service_class = call.flow.service_class
     return [state for state in _tier(able) if not state.gate.shut(_unread(state, call), now, service_class, guest)]
 
@@ -141,12 +144,12 @@ def _open_again(able: Sequence[InstanceState], call: Call, now: float, guest: bo
     Without the second choice a place would stay empty, and everybody behind this call would wait for it.
     """
     fresh = [state for state in able if state.instance.id not in call.tried]
-    found = _open(fresh, call, now, guest)
+    found = open_for(fresh, call, now, guest)
     if found:
         return found
     refused = {record.instance for record in call.records if record.cause is Cause.UPSTREAM_AUTH}
     again = [state for state in able if state.instance.id not in refused] or able
-    return [state for state in _open(again, call, now, guest) if state not in fresh]
+    return [state for state in open_for(again, call, now, guest) if state not in fresh]
 
 
 def _tier(states: Sequence[InstanceState]) -> Sequence[InstanceState]:
@@ -154,6 +157,7 @@ def _tier(states: Sequence[InstanceState]) -> Sequence[InstanceState]:
     return local or states
 
 
-def _mean_speed(states: Sequence[InstanceState]) -> float:
+def mean_speed(states: Sequence[InstanceState]) -> float:
+    """Of those whose speed is known, in tokens per second; 0 while none is."""
     known = [state.speed for state in states if state.speed]
     return sum(known) / len(known) if known else 0.0
