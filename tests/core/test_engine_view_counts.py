@@ -53,3 +53,30 @@ def test_sends_and_begins_move_it_between_polls() -> None:
     seen.sent()
 
     assert seen.waiting(100.1) == 3.0
+
+
+def test_a_wide_engine_takes_a_burst_without_a_queue() -> None:
+    """It was seen to run sixteen and runs two: ten more have places, though none of them has begun."""
+    seen = view(EngineReport(running=2, waiting=0), in_flight=2, pending=0)
+
+    for _ in range(10):
+        seen.sent()
+
+    assert (seen.waiting(100.1, breadth=16), seen.waiting(100.1, breadth=0)) == (0.0, 10.0)
+
+
+def test_each_end_makes_a_place_for_one_that_waits() -> None:
+    """Full at the poll, two waiting; three ended since: the queue is empty."""
+    seen = view(EngineReport(running=8, waiting=2), in_flight=10, pending=2)
+
+    for _ in range(3):
+        seen.left()
+
+    assert seen.waiting(100.1, breadth=8) == 0.0
+
+
+def test_what_an_engine_ran_before_is_no_room_while_its_queue_is_too_long() -> None:
+    """It ran sixteen once; now four wait beside two, so it runs two."""
+    seen = view(EngineReport(running=2, waiting=4), in_flight=6, pending=4)
+
+    assert seen.waiting(100.1, breadth=16) == 4.0

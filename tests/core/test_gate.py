@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.core.gate import Gate, Pass
 from headrace.core.settings import Settings
-from headrace.model import Instance, ServiceClass
+from headrace.model import EngineReport, Instance, ServiceClass
 
 _CLASS = ServiceClass.NORMAL
 
@@ -52,6 +52,51 @@ def test_a_prompt_longer_than_the_window_goes_alone() -> None:
     assert one.shut(1, 0.0) == "window"
     one.started(big, 9.0)
     assert not one.shut(1, 9.0)
+
+
+def test_short_prompts_wait_for_the_first_signs_of_those_before() -> None:
+    """A window of a thousand tokens would take a hundred and more of them: three go, and more as these begin."""
+    one = gate(limit=200)
+    first = [enter(one, 8) for _ in range(3)]
+    assert one.shut(8, 0.0) == "pending"
+    for place in first:
+        one.started(place, 0.02)
+    assert not one.shut(8, 0.02)
+
+
+def test_an_engine_that_ran_many_is_sent_as_many_again() -> None:
+    """It showed twelve at a time: when they have ended, twelve more and what may wait go at once, and no more."""
+    one, now = gate(limit=200), 0.0
+    for _ in range(4):
+        now += 0.02
+        for place in [enter(one, 8, now - 0.02) for _ in range(3)]:
+            one.started(place, now)
+    assert one.breadth.most == 12
+    inside = [enter(one, 8, now) for _ in range(3)]
+    assert one.in_flight == 15
+    assert one.shut(8, now) == "pending"
+    one.leave(inside[0], now)
+    assert not one.shut(8, now)
+
+
+def test_without_a_window_nothing_is_held_back_for_not_having_begun() -> None:
+    """A cloud provider has room for whatever its limit in flight allows."""
+    one = gate(limit=50, window=None)
+    for _ in range(50):
+        enter(one, 8)
+    assert one.shut(8, 0.0) == "in_flight"
+
+
+def test_whole_answers_count_as_waiting_between_two_polls_until_they_end() -> None:
+    """Nothing shows when a whole answer begins: what was sent since the poll and has not ended may wait."""
+    one = gate(limit=200)
+    one.reported(EngineReport(running=0, waiting=0), 0.0)
+    sent = [enter(one, 8, 0.0, streamed=False) for _ in range(3)]
+    assert one.shut(8, 0.2) == "engine_queue"
+    one.leave(sent[0], 0.3)
+    assert not one.shut(8, 0.3)
+    one.reported(EngineReport(running=2, waiting=0), 0.4)
+    assert not one.shut(8, 0.4)
 
 
 def test_a_whole_answer_gives_its_reservation_back_by_time() -> None:
@@ -120,4 +165,4 @@ def test_counts_follow_any_sequence(moves: list[tuple[str, int, bool, float]]) -
         assert one.unstarted == sum(place.tokens for place in inside if place.unstarted)
     for place in inside:
         one.leave(place, now)
-    assert (one.in_flight, one.unstarted, one.pending) == (0, 0, 0)
+    assert (one.in_flight, one.unstarted, one.pending, one.unseen, one.breadth.running) == (0, 0, 0, 0, 0)

@@ -50,12 +50,12 @@ class Seen:
 
 
 @cache
-def seen(how: How, slots: int) -> Seen:
+def seen(how: How, slots: int, load: Load = LOAD) -> Seen:
     """The flood and the light user before an engine with so many slots; run once for all tests that look at it."""
-    return run_virtual(_seen(how, slots), settle=SETTLE)
+    return run_virtual(_seen(how, slots, load), settle=SETTLE)
 
 
-async def _seen(how: How, slots: int) -> Seen:
+async def _seen(how: How, slots: int, load: Load) -> Seen:
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(a100(slots))
         gate = await stack.enter_async_context(
@@ -68,8 +68,8 @@ async def _seen(how: How, slots: int) -> Seen:
             )
         )
         caller = await stack.enter_async_context(client(gate.client.url, PATIENCE))
-        before = await alone(caller, LOAD)
-        together = await crowd(caller, LOAD, _accepted(gate, LOAD.light + LOAD.flood))
+        before = await alone(caller, load)
+        together = await crowd(caller, load, _accepted(gate, load.light + load.flood))
         await gate.idle()
         return Seen(tuple(before), together, engine.stats)
 
@@ -111,6 +111,33 @@ def test_holding_back_costs_the_engine_nothing(how: How, slots: int) -> None:
     assert given.together.all_answered
     assert held.engine.refused == given.engine.refused == 0
     assert held.together.throughput >= 0.95 * given.together.throughput
+
+
+SHORT = [
+    pytest.param(4, 8, 48),
+    pytest.param(8, 60, 24),
+    *(
+        pytest.param(slots, prompt, output, marks=pytest.mark.slow)
+        for slots in (4, 8)
+        for prompt in (8, 30, 60)
+        for output in (8, 24, 48)
+    ),
+]
+
+
+@pytest.mark.parametrize(("slots", "prompt", "output"), SHORT)
+@pytest.mark.parametrize("how", ["fair", "blind"])
+def test_short_prompts_wait_in_the_gateway_too(how: How, slots: int, prompt: int, output: int) -> None:
+    """Hundreds of them would fit into the un-started window: three wait in the engine at most all the same, the light
+    user's first token comes soon, and no slot is idle for it."""
+    load = Load(prompt=prompt, output=output, light_output=8)
+    held, given = seen(how, slots, load), seen("pass_through", slots, load)
+    light = held.together.light
+    assert held.together.all_answered
+    assert held.engine.max_waiting <= 3
+    assert given.engine.max_waiting > load.flood / 2
+    assert max(felt.waited for felt in light) <= 3 * held.together.release
+    assert held.together.throughput >= (0.97 if output > 8 else 0.9) * given.together.throughput
 
 
 @pytest.mark.slow

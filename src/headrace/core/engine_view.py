@@ -6,6 +6,11 @@ after a poll was often in the batch already, being read, and takes nothing out o
 before it may be counted nowhere yet (llama.cpp counts a request once the step under way is over). Both are found by
 conservation: of what we have at the engine, each has begun, is being read, waits, or has not been seen.
 
+There is a second account, by places: what is there beyond what the engine can run waits. What it can run is what it
+ran at the poll, if its queue was too long then; else that at least, and what it has shown otherwise
+(`breadth.Breadth`). Both accounts may be too long, hardly ever too short, so the shorter one holds: a large engine
+takes a burst of short prompts at once, where the first account alone would see a queue.
+
 A report that is too old, absent or garbled is unknown: neither zero nor full. Then only the gates that need no metrics
 hold.
 """
@@ -25,6 +30,7 @@ class EngineView:
 
     __slots__ = (
         "_begun",
+        "_left",
         "_reading",
         "_sent",
         "_stale_after",
@@ -39,7 +45,7 @@ class EngineView:
     def __init__(self, stale_after: float, waiting_below: float) -> None:
         self._stale_after = stale_after
         self._waiting_below = waiting_below
-        self._sent = self._begun = 0
+        self._sent = self._begun = self._left = 0
         self._reading = 0
         """Requests that were in the batch at the poll and had not begun to be answered."""
         self._stuck_polls = 0
@@ -61,7 +67,7 @@ class EngineView:
             self._stuck_polls = self._stuck_polls + 1 if stuck else 0
             waiting = int(report.waiting or 0)
             seen = waiting + (in_flight if report.running is None else int(report.running))
-            self._sent, self._begun = min(pending, max(0, in_flight - seen)), 0
+            self._sent, self._begun, self._left = min(pending, max(0, in_flight - seen)), 0, 0
             self._reading = max(0, pending - waiting - self._sent)
 
     def sent(self) -> None:
@@ -72,6 +78,10 @@ class EngineView:
         """The engine has begun to answer one, or it left."""
         self._begun += 1
 
+    def left(self) -> None:
+        """A request is not there any more."""
+        self._left += 1
+
     def fresh(self, now: float) -> EngineReport | None:
         """The last report, if it still says anything."""
         return self.report if self.report is not None and now < self.stale_at else None
@@ -80,12 +90,16 @@ class EngineView:
         """It is asked for metrics and nothing usable is known."""
         return self.polled and self.fresh(now) is None
 
-    def waiting(self, now: float) -> float | None:
-        """Requests in the engine's own queue; None: unknown."""
+    def waiting(self, now: float, breadth: int = 0) -> float | None:
+        """Requests in the engine's own queue; None: unknown. `breadth`: it was seen to run so many at a time."""
         report = self.fresh(now)
         if report is None or report.waiting is None:
             return None
-        return max(0.0, report.waiting + self._sent - max(0, self._begun - self._reading))
+        unbegun = max(0.0, report.waiting + self._sent - max(0, self._begun - self._reading))
+        if not unbegun or report.running is None:
+            return unbegun
+        places = report.running if report.waiting >= self._waiting_below else max(report.running, float(breadth))
+        return max(0.0, min(unbegun, report.running + report.waiting + self._sent - self._left - places))
 
     def kv(self, pending_tokens: int, now: float) -> float | None:
         """Share of the KV cache in use once `pending_tokens` more are read; None: unknown."""

@@ -7,6 +7,8 @@ Gates that need nothing from the engine:
   prefill budgets of the engine, 3,072 by default). It is what `num_requests_waiting` would say, with no delay: a
   burst cannot slip in between two polls. One request always fits into an empty window, however long it is. A whole (not
   streamed) answer shows no first token, so its reservation lapses after the time its prefill should take.
+* Pending: of short prompts many fit into the window. So no more requests than the engine's queue may hold are sent and
+  not begun, unless the engine has shown that it works on as many as are there at the same time (`breadth.Breadth`).
 
 Where the engine's own metrics are known they tighten this, never loosen it: its queue stays short, its KV cache is not
 filled to the brim, nothing of a class is sent while tokens come slower than that class bears, and batch goes only where
@@ -18,10 +20,11 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 from headrace.core.adaptive import AdaptiveLimit, BatchLimit
+from headrace.core.breadth import Breadth
 from headrace.core.engine_view import EngineView
 from headrace.core.pace import Pace
 from headrace.core.settings import Settings
-from headrace.model import Instance, ServiceClass
+from headrace.model import EngineReport, Instance, ServiceClass
 
 _FIRST_GUESS = 2e-4
 """Seconds per prompt token before anything was learned: 5,000 tokens/s."""
@@ -52,6 +55,7 @@ class Pass:
         "read_before",
         "service_class",
         "tokens",
+        "unseen",
         "unstarted",
     )
 
@@ -71,6 +75,9 @@ class Pass:
         self.moved = entered
         """When it last made tokens."""
         self.unstarted = True
+        """Its prompt is taken to be unread."""
+        self.unseen = True
+        """Its beginning was not seen."""
         self.present = True
 
 
@@ -89,6 +96,7 @@ class Gate:
         "_settings",
         "batch",
         "batch_in_flight",
+        "breadth",
         "engine",
         "in_flight",
         "limiter",
@@ -96,6 +104,7 @@ class Gate:
         "pending",
         "prefill_known",
         "prefill_seconds",
+        "unseen",
         "unstarted",
         "window",
     )
@@ -106,12 +115,15 @@ class Gate:
         self.batch = BatchLimit(settings.gate.batch_floor)
         self.engine = EngineView(settings.metrics.stale_after, settings.gate.waiting_below)
         self.pace = Pace()
+        self.breadth = Breadth()
         self.window = instance.window_tokens
         self.in_flight = self.batch_in_flight = 0
         self.unstarted = 0
         """Prompt tokens sent and not begun."""
         self.pending = 0
-        """Requests sent and not begun."""
+        """Requests sent and not begun; a whole answer is taken to have begun once its reservation lapsed."""
+        self.unseen = 0
+        """Requests whose beginning was not seen: the same, but whole answers are among them until they end."""
         self.prefill_seconds = _FIRST_GUESS
         """Seconds of prefill per prompt token, learned from streams that were alone in the window."""
         self.prefill_known = False
@@ -150,21 +162,26 @@ class Gate:
                 self._lapse(now)
             if self.unstarted and self.unstarted + tokens > self.window:
                 return "window"
-        if self.in_flight and self.engine.polled and (reason := self._overfull(tokens, service_class, now)):
+        if self.in_flight and (reason := self._overfull(tokens, service_class, now)):
             return reason
         return self._no_batch(now) if service_class is ServiceClass.BATCH else ""
 
     def _overfull(self, tokens: int, service_class: ServiceClass, now: float) -> str:
-        """Why the engine's own metrics forbid it; unknown ones forbid nothing."""
+        """Why the engine's own metrics forbid it; while they are unknown, what it has shown decides."""
         if self.engine.fresh(now) is None:
-            return ""
+            return "" if self.window is None or self._seats() else "pending"
         if self.pace.crowded(self._slowest(service_class)) > 1.0:
             return "pace"
-        waiting = self.engine.waiting(now)
+        waiting = self.engine.waiting(now, self.breadth.most)
         if waiting is not None and waiting >= self._settings.waiting_below:
             return "engine_queue"
         kv = self.engine.kv(self.unstarted + tokens, now)
         return "kv" if kv is not None and kv >= self._settings.kv_below else ""
+
+    def _seats(self) -> bool:
+        """One more cannot make the engine's queue longer than it may be."""
+        most = self._settings.waiting_below
+        return self.pending < most or self.in_flight < self.breadth.most + most
 
     def _slowest(self, service_class: ServiceClass) -> float:
         """Seconds per token that a class bears."""
@@ -174,7 +191,7 @@ class Gate:
     def _no_batch(self, now: float) -> str:
         if self.batch_in_flight >= self.batch.limit(self.limiter.limit):
             return "batch_limit"
-        return "batch_engine_queue" if self.batch_in_flight and self.engine.waiting(now) else ""
+        return "batch_engine_queue" if self.batch_in_flight and self.engine.waiting(now, self.breadth.most) else ""
 
     def opens_at(self, now: float) -> float | None:
         """When it may open without any event: a reservation lapses, or the engine's report goes stale."""
@@ -209,6 +226,7 @@ class Gate:
         self.in_flight += 1
         self.unstarted += tokens
         self.pending += 1
+        self.unseen += 1
         if service_class is ServiceClass.BATCH:
             self.batch_in_flight += 1
         self._seen[service_class] = now
@@ -225,6 +243,9 @@ class Gate:
         """The first content is here: the prompt has been read."""
         self._learn_prefill(now)
         self._start(place)
+        if place.unseen and place.lapses is None:
+            self.breadth.begun(place.entered, self._step(place, now), now)
+        self._see(place)
         if place.lapses is None and place.alone and place.tokens >= _LONG_ENOUGH:
             self._first = (place, now)
         place.moved = now
@@ -238,6 +259,12 @@ class Gate:
         place.moved = now
         self._tick(now)
 
+    def reported(self, report: EngineReport | None, now: float) -> None:
+        """The engine's metrics were polled; None: they said nothing."""
+        self.engine.take(report, self.in_flight, self.unseen, now)
+        if report is not None and report.running is not None:
+            self.breadth.shown(int(report.running), now)
+
     def refused(self, now: float) -> None:
         """The engine said that it has too much, or did not answer in time."""
         self.limiter.refused(self.in_flight, now)
@@ -250,6 +277,11 @@ class Gate:
             if place.service_class is ServiceClass.BATCH:
                 self.batch_in_flight -= 1
             self._start(place)
+            if place.unseen:
+                self._see(place)
+            elif place.lapses is None:
+                self.breadth.ended(self._step(place, now), now)
+            self.engine.left()
             self._tick(now)
 
     # ------------------------------------------------------------------ inside
@@ -280,9 +312,20 @@ class Gate:
             place.unstarted = False
             self.unstarted -= place.tokens
             self.pending -= 1
-            self.engine.begun()
             self._read += place.tokens
             self.pace.prefilled(place.tokens)
+
+    def _step(self, place: Pass, now: float) -> float:
+        """Seconds that a step of the engine takes at most, as far as is known."""
+        stay = now - place.entered
+        return min(stay, self.pace.tpot or self.pace.base or stay)
+
+    def _see(self, place: Pass) -> None:
+        """Its beginning was seen, or will not be any more."""
+        if place.unseen:
+            place.unseen = False
+            self.unseen -= 1
+            self.engine.begun()
 
     def _lapse(self, now: float) -> None:
         while self._lapsing and (self._lapsing[0][0] <= now or not self._lapsing[0][2].unstarted):
