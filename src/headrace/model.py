@@ -274,6 +274,8 @@ class AttemptRecord:
     detail: str = ""
     produced: int = 0
     """Output tokens of this attempt that reached the caller before it broke off."""
+    model: str = ""
+    """The model that was asked, where it is another than the request names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -457,6 +459,10 @@ class Dispatch:
     resumes: int = 0
     """How many times the answer has been taken up again, this time included: the engine is to go on from where it broke
     off. 0: from its beginning."""
+    model: str = ""
+    """The model it is asked of, which may stand behind the name in the request or have taken over; "": that name."""
+    fallback: FallbackCause | None = None
+    """Why the model before could not answer; None at the first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,18 @@ from headrace.core.limits import LimitRule
 from headrace.core.settings import (
     BreakerSettings,
     FairnessSettings,
+    Fallback,
     LimitSettings,
+    ModelSettings,
     PolicyName,
     QueueSettings,
     RecoverySettings,
     RoutingSettings,
     Settings,
     Strategy,
+    VirtualModel,
 )
+from headrace.errors import invalid_request
 from headrace.model import (
     AnswerForm,
     Arrived,
@@ -28,6 +32,7 @@ from headrace.model import (
     Draining,
     EngineReport,
     Event,
+    FallbackCause,
     Finished,
     Flow,
     Instance,
@@ -66,7 +71,14 @@ _LATER = st.sampled_from([0.0, 0.0, 0.0, 0.001, 0.5, 3.0, 20.0])
 _COUNT = st.integers(0, 1000)
 
 
-def _settings(policy: PolicyName, strategy: Strategy, cap: int | None, limited: bool) -> Settings:
+_TOO_LONG = invalid_request("The prompt is too long.", code="context_length_exceeded")
+_MODELS = ModelSettings(
+    names={"else": VirtualModel(models=("m1", "m2"), weights=(1.0, 2.0)), "one": VirtualModel(models=("m1",))},
+    fallbacks={"m1": Fallback(models=("m2", "far"), on=frozenset(FallbackCause))},
+)
+
+
+def _settings(policy: PolicyName, strategy: Strategy, cap: int | None, limited: bool, led: bool = False) -> Settings:
     limits = LimitSettings(per_user=LimitRule(requests_per_minute=6, concurrency=4)) if limited else LimitSettings()
     return Settings(
         fairness=FairnessSettings(policy=policy, user_in_flight=cap, slack=100.0, promote_after=10.0),
@@ -74,6 +86,7 @@ def _settings(policy: PolicyName, strategy: Strategy, cap: int | None, limited: 
         breaker=BreakerSettings(threshold=2, recovery=10.0, max_backoff=4.0),
         recovery=RecoverySettings(max_attempts=3, budget_reserve=4.0, cooldown=2.0, backoff=0.5, backoff_cap=2.0),
         routing=RoutingSettings(strategy=strategy),
+        models=_MODELS if led else ModelSettings(),
         limits=limits,
     )
 
@@ -93,19 +106,26 @@ class Misbehaving(RuleBasedStateMachine):
         strategy=st.sampled_from(Strategy),
         cap=st.sampled_from([None, None, 1]),
         limited=st.booleans(),
+        led=st.booleans(),
         engines=st.sampled_from([_ENGINES[:1], _ENGINES[:2], _ENGINES[:3], _ENGINES[1:3], _ENGINES[6:], _ENGINES[2:3]]),
     )
     def begin(
-        self, policy: PolicyName, strategy: Strategy, cap: int | None, limited: bool, engines: tuple[Instance, ...]
+        self,
+        policy: PolicyName,
+        strategy: Strategy,
+        cap: int | None,
+        limited: bool,
+        led: bool,
+        engines: tuple[Instance, ...],
     ) -> None:
-        self.world = World(_settings(policy, strategy, cap, limited), engines)
+        self.world = World(_settings(policy, strategy, cap, limited, led), engines)
 
     # ------------------------------------------------------------------ callers
 
     @rule(
         user=st.sampled_from("xyz"),
         service_class=st.sampled_from(ServiceClass),
-        model=st.sampled_from(["m1", "m1", "m2", "else"]),
+        model=st.sampled_from(["m1", "m1", "m2", "else", "one"]),
         prompt=st.sampled_from([1, 20, 40, 200]),
         form=st.sampled_from(AnswerForm),
         prefix=st.sampled_from([(), (), (1, 2), (1, 2, 3, 4)]),
@@ -200,7 +220,8 @@ class Misbehaving(RuleBasedStateMachine):
         order = self._one(which)
         usage = Usage(3, 40) if which % 2 else None
         wait = None if cause is Cause.OK else retry_after
-        outcome = Outcome(cause, usage, committed, wait, resumable=resumable and cause is not Cause.OK)
+        told = _TOO_LONG if cause is Cause.REJECTED and which % 3 else None
+        outcome = Outcome(cause, usage, committed, wait, fault=told, resumable=resumable and cause is not Cause.OK)
         fact = Finished(order.call, order.attempt, outcome)
         self.past.append(order)
         self.world.tell(fact, later)

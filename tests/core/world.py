@@ -172,7 +172,7 @@ class World:
             assert order.resumes <= self.settings.recovery.max_resumes
         assert self.instances.get(instance.id) == instance, "only instances that are configured are used"
         assert order.request.only in (None, instance.id), "what is bound to an instance goes nowhere else"
-        assert match(instance, order.request.model) == order.upstream_model
+        assert match(instance, order.model) == order.upstream_model
         assert self.strikes[instance.id] < 3, "an instance that is down is left alone"
         self.running[call] = order
         self.states[call] = self.scheduler._fleet.states[instance.id]

@@ -65,11 +65,21 @@ class Accounts:
 
     def price(self, call: Call, state: InstanceState, now: float) -> float:
         """What a call is charged when it is first dispatched, to `state`; its prices are fixed by it."""
-        call.prices = self._prices(call.request.model, state)
+        call.prices = self._prices(call.model, state)
         call.prompt = state.uncached(call.request)
         cost = self._cost(call, call.prompt, call.expected)
         self.received.add(call.flow, cost, now)
         return cost
+
+    def reprice(self, call: Call, state: InstanceState, now: float) -> None:
+        """Another model answers than the one the call was charged for: the charge becomes what that one costs."""
+        charge = call.charge
+        if charge is not None:
+            call.prices = self._prices(call.model, state)
+            call.prompt = state.uncached(call.request)
+            cost = self._cost(call, call.prompt, max(call.expected, call.produced))
+            self.received.add(call.flow, cost - charge.cost, now)
+            call.pool.tree.amend(charge, cost)
 
     def lead(self, pool: Pool) -> None:
         """Give interactive its head start, in the pool's present capacity (BVT, Duda and Cheriton 1999)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from heapq import nlargest
 
+from headrace.core.pool import Pool
 from headrace.core.settings import QueueSettings
 from headrace.core.ticket import Call
 from headrace.model import ServiceClass
@@ -63,6 +64,10 @@ class Backlog:
                 if other.attempt == 0:
                     return other
         return None
+
+    def of(self, pool: Pool) -> list[Call]:
+        """The queued calls of one pool; O(queue)."""
+        return [call for calls in self._classes.values() for call in calls.values() if call.pool is pool]
 
     def by_class(self) -> Mapping[ServiceClass, int]:
         """Queued calls per class."""

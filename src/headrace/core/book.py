@@ -35,7 +35,19 @@ _CLOSED = frozenset({Ending.ANSWERED, Ending.REJECTED, Ending.CANCELLED})
 _TURNED_AWAY = _CLOSED | {Ending.RATE_LIMITED, Ending.MODEL_NOT_FOUND, Ending.DRAINING}
 """The same at the door, where a limit and a closing house are told and nothing is kept."""
 
-_TOTALS = ("accepted", "refused", "answered", "failed", "cancelled", "model_calls", "joined", "hits", "retries", "resumes")
+_TOTALS = (
+    "accepted",
+    "refused",
+    "answered",
+    "failed",
+    "cancelled",
+    "model_calls",
+    "joined",
+    "hits",
+    "retries",
+    "resumes",
+    "fallbacks",
+)
 
 
 class Book:

@@ -18,17 +18,17 @@ class FlightIndex:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def find(self, fingerprint: bytes | None) -> Call | None:
-        """The call that a request with this fingerprint may join."""
-        return None if fingerprint is None else self._calls.get(fingerprint)
+    def find(self, key: bytes | None) -> Call | None:
+        """The call that a request with this key may join."""
+        return None if key is None else self._calls.get(key)
 
     def add(self, call: Call) -> None:
         """Let others join `call`."""
-        if call.joinable and call.request.fingerprint is not None:
-            self._calls.setdefault(call.request.fingerprint, call)
+        if call.joinable and call.key is not None:
+            self._calls.setdefault(call.key, call)
 
     def drop(self, call: Call) -> None:
         """Nobody may join `call` from now on."""
-        key = call.request.fingerprint
+        key = call.key
         if key is not None and self._calls.get(key) is call:
             del self._calls[key]

@@ -11,6 +11,7 @@ from headrace.core.accounts import Accounts
 from headrace.core.adaptive import GUESTS
 from headrace.core.backlog import Backlog
 from headrace.core.book import Book
+from headrace.core.fallback import Fallbacks, Turn, exhausted
 from headrace.core.fleet import Fleet, InstanceState
 from headrace.core.pool import Pool, Room
 from headrace.core.recovery import RetryBudget
@@ -21,12 +22,22 @@ from headrace.core.ticket import Call, State
 from headrace.core.timers import Timer
 from headrace.model import AnswerForm, AttemptRecord, Cause, Dispatch, Outcome, ServiceClass
 
+_TURN_SECONDS = 1.0
+"""So often those who wait for an exhausted model are looked at; who comes later is sent elsewhere at the door."""
+
 
 class Dispatcher:
     """Queued calls, and what running ones hold."""
 
     def __init__(
-        self, settings: Settings, book: Book, fleet: Fleet, accounts: Accounts, router: Router, budget: RetryBudget
+        self,
+        settings: Settings,
+        book: Book,
+        fleet: Fleet,
+        accounts: Accounts,
+        router: Router,
+        budget: RetryBudget,
+        fallbacks: Fallbacks,
     ) -> None:
         self._settings = settings
         self._book = book
@@ -34,6 +45,7 @@ class Dispatcher:
         self._accounts = accounts
         self._router = router
         self._budget = budget
+        self._fallbacks = fallbacks
         self.backlog = Backlog(settings.queue)
         self._dirty: dict[Pool, None] = {}
         """Pools in which something may have become possible since the last pump."""
@@ -109,6 +121,12 @@ class Dispatcher:
         if entry is not None:
             self._push(call, entry.order[:2])
 
+    def turn(self, call: Call, turn: Turn) -> None:
+        """Another model takes over: the call goes there with its place among its user's requests and its charge."""
+        call.turn(turn.model, turn.rest, turn.cause)
+        if turn.pool is not call.pool:
+            self.move(call, turn.pool)
+
     def touch(self, state: InstanceState) -> None:
         """An instance may take more than before."""
         for pool in state.pools:
@@ -130,6 +148,8 @@ class Dispatcher:
         """Dispatch while anything fits; pools that were served longest ago go first."""
         if not self._dirty:
             return
+        if self._fallbacks.any:
+            self._turn_queued(now)
         pools = list(self._dirty)
         self._dirty.clear()
         if len(pools) > 1:
@@ -146,6 +166,16 @@ class Dispatcher:
             self._note_closed(pool, now)
         self._passed = None
 
+    def _turn_queued(self, now: float) -> None:
+        """Whoever waits for a model none of whose instances may be asked goes where another model takes over."""
+        for pool in list(self._dirty):
+            if pool.tree.root.queued and now >= pool.turned_at + _TURN_SECONDS and exhausted(pool.members, now):
+                pool.turned_at = now
+                for call in self.backlog.of(pool):
+                    turn = self._fallbacks.elsewhere(call, now)
+                    if turn is not None:
+                        self.turn(call, turn)
+
     def _choose(self, now: float, call: Call) -> InstanceState | None:
         guest = call.entry is not None and _guest(call.entry.leaf, call)
         state = self._router.choose(call, now, guest)
@@ -158,6 +188,8 @@ class Dispatcher:
         self.backlog.remove(call)
         call.entry = None
         cost = self._accounts.price(call, state, now) if call.charge is None else None
+        if call.fallback is not None:
+            self._accounts.reprice(call, state, now)
         charge = call.pool.tree.grant(pick.entry, cost)
         if charge is not None:
             call.charge = charge
@@ -178,11 +210,8 @@ class Dispatcher:
         if call.pool.dispatched(cost, now):
             self._accounts.lead(call.pool)
         self._book.totals["model_calls"] += 1
-        name = state.upstream(request.model)
-        cause = call.records[-1].cause if call.records else None
-        self._book.out.append(
-            Dispatch(call.id, call.attempt, state.instance, name, request, call.waited, cause, call.resumes)
-        )
+        self._book.totals["fallbacks"] += call.fallback is not None
+        self._book.out.append(_order(call, state))
 
     def release(self, call: Call, outcome: Outcome, now: float) -> str:
         """Give back what the running attempt holds and let its instance be judged. Returns the instance's id."""
@@ -196,9 +225,10 @@ class Dispatcher:
         if outcome.cause is not Cause.OK:
             usage = outcome.usage if outcome.committed else None
             made = 0 if usage is None else max(0, usage.completion - place.carried)
-            call.records.append(
-                AttemptRecord(call.attempt, name, place.since, now, outcome.cause, outcome.status, outcome.detail, made)
-            )
+            cause, status, detail = outcome.cause, outcome.status, outcome.detail
+            model = call.model if call.model != call.request.model else ""
+            record = AttemptRecord(call.attempt, name, place.since, now, cause, status, detail, made, model)
+            call.records.append(record)
         self.touch(state)
         self._dirty[call.pool] = None
         return name
@@ -242,6 +272,21 @@ class Dispatcher:
             del self._watches[pool]
         if when is not None:
             self._watches[pool] = (when, self._book.timers.at(when, pool))
+
+
+def _order(call: Call, state: InstanceState) -> Dispatch:
+    return Dispatch(
+        call.id,
+        call.attempt,
+        state.instance,
+        state.upstream(call.model),
+        call.request,
+        call.waited,
+        call.records[-1].cause if call.records else None,
+        call.resumes,
+        call.model,
+        call.fallback,
+    )
 
 
 def _guest(leaf: Node[Call], call: Call) -> bool:

@@ -11,11 +11,11 @@ from headrace.core.accounts import Accounts
 from headrace.core.book import Book
 from headrace.core.dispatching import Dispatcher
 from headrace.core.endings import Endings
-from headrace.core.fleet import Fleet
+from headrace.core.fallback import Fallbacks
 from headrace.core.limits import Denied, Lease, LimitRule
 from headrace.core.recovery import Blocked, blocked
 from headrace.core.settings import Settings
-from headrace.core.ticket import Call, State
+from headrace.core.ticket import Call, State, key_of
 from headrace.model import CacheResult, Ending, LookUp, Request
 
 _MAX_MEMBERS = 4096
@@ -29,17 +29,17 @@ class Door:
         self,
         settings: Settings,
         book: Book,
-        fleet: Fleet,
         dispatcher: Dispatcher,
         accounts: Accounts,
         endings: Endings,
+        fallbacks: Fallbacks,
     ) -> None:
         self._settings = settings
         self._book = book
-        self._fleet = fleet
         self._dispatcher = dispatcher
         self._accounts = accounts
         self._endings = endings
+        self._fallbacks = fallbacks
         self._looking: set[str] = set()
         """Calls whose look-up has not been answered yet, whether or not they are still alive."""
         self.draining = False
@@ -53,11 +53,11 @@ class Door:
         book = self._book
         if request.id in book.tickets:
             raise ValueError(f"request id {request.id!r} is in use")
-        pool = self._fleet.pool(request.model)
+        found = self._fallbacks.begin(request)
         if self.draining:
             book.refuse(request, Ending.DRAINING, errors.draining(), now)
             return
-        if pool is None:
+        if found is None:
             book.refuse(request, Ending.MODEL_NOT_FOUND, errors.model_not_found(request.model), now)
             return
         if request.deadline is not None and request.deadline <= now:
@@ -67,22 +67,23 @@ class Door:
         if isinstance(lease, Denied):
             book.refuse(request, Ending.RATE_LIMITED, errors.rate_limited(lease.message, lease.retry_after), now)
             return
-        call = book.flights.find(request.fingerprint) if request.only is None else None
+        route, pool = found
+        call = book.flights.find(key_of(request, route.model))
         if call is not None and len(call.members) < _MAX_MEMBERS:
             self._join(request, call, lease, now)
             return
-        call = book.new_call(request, pool, now)
-        looks = request.look_up and request.fingerprint is not None and len(self._looking) < self._settings.queue.size
+        call = book.new_call(request, pool, now, route)
+        looks = request.look_up and call.key is not None and len(self._looking) < self._settings.queue.size
         refusal = None if looks else self._barred(call, now)
         if refusal is not None:
             book.refuse(request, *refusal, now, lease)
             return
         book.open(call)
         book.admit(request, call, lease, CacheResult.MISS, now)
-        if looks and request.fingerprint is not None:
+        if looks and call.key is not None:
             call.move(State.LOOKING)
             self._looking.add(call.id)
-            book.out.append(LookUp(call.id, request.fingerprint))
+            book.out.append(LookUp(call.id, call.key))
         else:
             self._dispatcher.accept(call, now)
 
@@ -125,6 +126,9 @@ class Door:
 
     def _barred(self, call: Call, now: float) -> Blocked | None:
         """Why `call` cannot even queue; where it helps, the newest call of a lower class makes room for it."""
+        turn = self._fallbacks.elsewhere(call, now)
+        if turn is not None:
+            self._dispatcher.turn(call, turn)
         obstacle = blocked(call.choices, self._settings.recovery.longest_wait, now)
         if obstacle is not None:
             return obstacle

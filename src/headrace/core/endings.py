@@ -8,24 +8,32 @@ from headrace import errors
 from headrace.core.accounts import Accounts
 from headrace.core.book import Book
 from headrace.core.dispatching import Dispatcher
-from headrace.core.recovery import GiveUp, Recovery, Resume, begun, blocked
+from headrace.core.fallback import Fallbacks, Turn
+from headrace.core.recovery import GiveUp, Recovery, Resume, Retry, begun, blocked
 from headrace.core.settings import Settings
 from headrace.core.ticket import Call, State, Ticket
 from headrace.errors import Fault
-from headrace.model import Abort, Cause, Ending, Outcome, Remember, Usage
+from headrace.model import Abort, Cause, Ending, FallbackCause, Outcome, Remember, Usage
 
 
 class Endings:
     """Ends attempts, calls and tickets."""
 
     def __init__(
-        self, settings: Settings, book: Book, dispatcher: Dispatcher, accounts: Accounts, recovery: Recovery
+        self,
+        settings: Settings,
+        book: Book,
+        dispatcher: Dispatcher,
+        accounts: Accounts,
+        recovery: Recovery,
+        fallbacks: Fallbacks,
     ) -> None:
         self._settings = settings
         self._book = book
         self._dispatcher = dispatcher
         self._accounts = accounts
         self._recovery = recovery
+        self._fallbacks = fallbacks
 
     def finish(self, call: Call, outcome: Outcome, now: float) -> None:
         """The running attempt of `call` ended."""
@@ -35,6 +43,10 @@ class Endings:
             return
         call.failures += 1
         verdict = self._recovery.decide(call, outcome, now)
+        turn = self._turn(call, verdict, outcome, now) if call.rest else None
+        if turn is not None:
+            self._dispatcher.turn(call, turn)
+            verdict = Retry(0.0)
         if isinstance(verdict, GiveUp):
             self._give_up(call, verdict, outcome, now)
             return
@@ -89,9 +101,19 @@ class Endings:
     def _succeed(self, call: Call, outcome: Outcome, instance: str, now: float) -> None:
         usage = outcome.usage or Usage(call.request.prompt_tokens, call.produced, estimated=True)
         self._accounts.settle(call, usage, now)
-        if call.request.remember and call.joinable and outcome.cacheable and call.request.fingerprint is not None:
-            self._book.out.append(Remember(call.id, call.request.fingerprint))
+        keeps = call.request.remember and call.joinable and outcome.cacheable and call.fallback is None
+        if keeps and call.key is not None:
+            self._book.out.append(Remember(call.id, call.key))
         self._book.end(call, Ending.ANSWERED, None, now, usage, instance)
+
+    def _turn(self, call: Call, verdict: Retry | Resume | GiveUp, outcome: Outcome, now: float) -> Turn | None:
+        """The model that takes over after a failed attempt: not while another instance can be tried at once."""
+        if isinstance(verdict, Resume) or (isinstance(verdict, Retry) and not verdict.delay):
+            return None
+        cause = self._recovery.turns_for(call, outcome)
+        turn = None if cause is None else self._fallbacks.next(call, cause, now)
+        unpaid = isinstance(verdict, GiveUp) and cause is FallbackCause.EXHAUSTED
+        return None if turn is None or (unpaid and not self._recovery.budget.take(now)) else turn
 
     def _give_up(self, call: Call, verdict: GiveUp, outcome: Outcome, now: float) -> None:
         """The call failed for good. Its leader is told; one follower may try once more, then all are told."""
@@ -107,7 +129,7 @@ class Endings:
         self._book.settle(leader, verdict.ending, verdict.fault, now, usage)
         call.drop(leader)
         call.taken_over = True
-        call.failures = 0
+        call.failures = call.spent = 0
         call.produced = 0
         call.tried.clear()
         for ticket in call.members.values():

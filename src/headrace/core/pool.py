@@ -8,6 +8,7 @@ while something waited.
 from __future__ import annotations
 
 from enum import Enum
+from math import inf
 from typing import TYPE_CHECKING
 
 from headrace.core.fairness import ShareTree
@@ -35,7 +36,17 @@ class Pool:
     Models served by exactly the same instances share a pool: their users compete for the same machines.
     """
 
-    __slots__ = ("_charged", "_charged_since", "between", "last_dispatch", "members", "rate", "tree", "waited")
+    __slots__ = (
+        "_charged",
+        "_charged_since",
+        "between",
+        "last_dispatch",
+        "members",
+        "rate",
+        "tree",
+        "turned_at",
+        "waited",
+    )
 
     def __init__(self, members: tuple[InstanceState, ...], tree: ShareTree[Call]) -> None:
         self.members = members
@@ -47,6 +58,8 @@ class Pool:
         """Mean seconds between dispatches while there was a queue, learned."""
         self.rate = 0.0
         """Charged units per second while there was a queue: the pool's capacity, learned."""
+        self.turned_at = -inf
+        """When those who wait here were last sent to other models."""
         self._charged = 0.0
         self._charged_since = 0.0
 

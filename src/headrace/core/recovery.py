@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace import errors
+from headrace.core.fallback import refused_for
 from headrace.core.settings import RecoverySettings
 from headrace.core.ticket import Call
 from headrace.errors import Fault
-from headrace.model import Cause, Ending, Outcome
+from headrace.model import Cause, Ending, FallbackCause, Outcome
 
 if TYPE_CHECKING:
     from random import Random
@@ -98,12 +99,20 @@ class Recovery:
         fault = outcome.fault if outcome.committed else None
         return GiveUp(Ending.STREAM_BROKEN, fault or errors.stream_incomplete())
 
+    def turns_for(self, call: Call, outcome: Outcome) -> FallbackCause | None:
+        """Why another model may be asked after `outcome` ended an attempt; None: it may not."""
+        if begun(call, outcome) or _spent(call):
+            return None
+        if outcome.cause is Cause.REJECTED:
+            return refused_for(outcome)
+        return FallbackCause.EXHAUSTED if self._mendable(outcome.cause) else None
+
     def _delay(self, call: Call, cause: Cause, members: Sequence[InstanceState], now: float) -> float | None:
         """Seconds until another attempt at one of `members`, taken from the budget; None: there is to be none."""
         most = call.leader.request.max_attempts or self._settings.max_attempts
         if call.taken_over:
             most = 1
-        if not self._mendable(cause) or call.failures >= most:
+        if not self._mendable(cause) or call.failures >= most or _spent(call):
             return None
         if any(not state.shut(now) and state.instance.id not in call.tried for state in members):
             delay = 0.0
@@ -141,6 +150,12 @@ class Recovery:
 def begun(call: Call, outcome: Outcome) -> bool:
     """The callers of `call`, whose attempt ended with `outcome`, have read a part of the answer."""
     return outcome.committed or call.resumes > 0
+
+
+def _spent(call: Call) -> bool:
+    """The caller allows no further attempt, at whatever model."""
+    most = call.leader.request.max_attempts
+    return most is not None and call.failures + call.spent >= most
 
 
 def returns_in(members: Sequence[InstanceState], now: float) -> float | None:

@@ -16,14 +16,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from headrace import errors
 from headrace.core.accounts import Accounts
 from headrace.core.book import Book
+from headrace.core.catalogue import Catalogue
 from headrace.core.dispatching import Dispatcher
 from headrace.core.door import Door
 from headrace.core.endings import Endings
+from headrace.core.fallback import Fallbacks
 from headrace.core.fleet import Fleet
 from headrace.core.planting import PlantTree
 from headrace.core.pool import Pool
@@ -32,6 +35,7 @@ from headrace.core.routing import Router
 from headrace.core.settings import Settings, Strategy
 from headrace.core.share_view import places, position, spread
 from headrace.core.ticket import Call, State, Ticket
+from headrace.core.weighing import Weighing, weigh_up
 from headrace.model import (
     Arrived,
     Cancelled,
@@ -39,6 +43,7 @@ from headrace.model import (
     Draining,
     Ending,
     Event,
+    FallbackCause,
     Finished,
     Instance,
     Looked,
@@ -46,6 +51,7 @@ from headrace.model import (
     Progressed,
     Reconfigured,
     Reported,
+    Request,
     Sealed,
     Snapshot,
     Started,
@@ -77,9 +83,12 @@ class Scheduler:
         self._accounts = Accounts(settings.fairness)
         recovery = Recovery(settings.recovery, random)
         router = Router(settings.routing, settings.gate, random)
-        self._dispatcher = Dispatcher(settings, self._book, self._fleet, self._accounts, router, recovery.budget)
-        self._endings = Endings(settings, self._book, self._dispatcher, self._accounts, recovery)
-        self._door = Door(settings, self._book, self._fleet, self._dispatcher, self._accounts, self._endings)
+        self._fallbacks = Fallbacks(Catalogue(settings.models), self._fleet, random)
+        self._dispatcher = Dispatcher(
+            settings, self._book, self._fleet, self._accounts, router, recovery.budget, self._fallbacks
+        )
+        self._endings = Endings(settings, self._book, self._dispatcher, self._accounts, recovery, self._fallbacks)
+        self._door = Door(settings, self._book, self._dispatcher, self._accounts, self._endings, self._fallbacks)
         self._prefixes = settings.routing.strategy is Strategy.FAIR_LOAD
         self._announced: float | None = None
         self._drain_until: float | None = None
@@ -155,8 +164,23 @@ class Scheduler:
 
     def weighs_prefix(self, model: str) -> bool:
         """Whether it can matter for a request to `model` who has read the beginning of its prompt before."""
+        pools = map(self._fleet.pool, self._fallbacks.catalogue.models(model))
+        return self._prefixes and any(pool is not None and len(pool.members) > 1 for pool in pools)
+
+    def load(self) -> tuple[int, int]:
+        """Calls that wait in the queue, and calls that are under way (running, or between two attempts); O(1)."""
+        queued = len(self._dispatcher.backlog)
+        return queued, len(self._book.calls) - queued
+
+    def weigh_up(self, request: Request, now: float) -> Weighing | None:
+        """How `request` would be placed now, which changes nothing; None when no instance serves its model."""
+        model = self._fallbacks.catalogue.models(request.model)[0]
         pool = self._fleet.pool(model)
-        return self._prefixes and pool is not None and len(pool.members) > 1
+        if pool is None:
+            return None
+        call = Call("", replace(request, model=model), pool, now)
+        call.expected = self._accounts.expect(call.request)
+        return weigh_up(call, self._settings.routing, now)
 
     # ------------------------------------------------------------------ facts
 
@@ -270,12 +294,14 @@ class Scheduler:
         """Calls move to the present pool of their model; what runs is let run where it is, removed or not."""
         self._fleet.configure(instances)
         for call in list(self._book.calls.values()):
-            pool = self._fleet.pool(call.request.model)
+            pool = self._fleet.pool(call.model)
             if pool is not None and (call.state is State.RUNNING or pool.serves(call.request)):
                 if pool is not call.pool:
                     self._dispatcher.move(call, pool)
             elif call.state is State.RUNNING:
                 self._dispatcher.move(call, self._fleet.nowhere())
+            elif (turn := self._fallbacks.next(call, FallbackCause.EXHAUSTED, now)) is not None:
+                self._dispatcher.turn(call, turn)
             else:
                 self._endings.leave_all(call, Ending.NO_INSTANCE, errors.no_instance(10.0), now)
         self._dispatcher.touch_all()

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING
 from headrace.core.limits import Lease
 from headrace.core.share import Charge, Entry, Node
 from headrace.core.timers import Timer
-from headrace.model import AttemptRecord, CacheResult, Flow, Request, ServiceClass
+from headrace.model import AttemptRecord, CacheResult, FallbackCause, Flow, Request, ServiceClass
 
 if TYPE_CHECKING:
+    from headrace.core.catalogue import Route, Step
     from headrace.core.fleet import InstanceState, Place
     from headrace.core.pool import Pool
 
@@ -84,13 +85,16 @@ class Call:
         "entry",
         "expected",
         "failures",
+        "fallback",
         "first",
         "held",
         "id",
         "joinable",
+        "key",
         "leader",
         "leaf",
         "members",
+        "model",
         "place",
         "pool",
         "prices",
@@ -100,19 +104,28 @@ class Call:
         "prompt",
         "records",
         "request",
+        "rest",
         "resumes",
         "retry",
+        "spent",
         "state",
         "taken_over",
         "tried",
         "waited",
     )
 
-    def __init__(self, call_id: str, request: Request, pool: Pool, now: float) -> None:
+    def __init__(self, call_id: str, request: Request, pool: Pool, now: float, route: Route | None = None) -> None:
         self.id = call_id
         self.request = request
         """The leader's request; its payload is what goes to the engine."""
         self.pool = pool
+        self.model = request.model if route is None else route.model
+        self.rest: tuple[Step, ...] = () if route is None else route.rest
+        """What it is asked of at present, which may stand behind the name in the request; who takes over, in order."""
+        self.fallback: FallbackCause | None = None
+        """Why the model before did not answer; None while it is at its first."""
+        self.key = key_of(request, self.model)
+        """What requests that may share it, or its stored answer, have in common."""
         self.leader: Ticket
         """The ticket the call is made for; the others ride along."""
         self.members: dict[str, Ticket] = {}
@@ -135,8 +148,8 @@ class Call:
         self.first: float | None = None
         self.counted: tuple[ServiceClass, str, str] | None = None
         """The (class, tenant, user) it counts for while it is queued."""
-        self.attempt = self.failures = 0
-        """Attempts in all; failed ones of the present leader."""
+        self.attempt = self.failures = self.spent = 0
+        """Attempts in all; failed ones of the present leader at the present model, and at those before it."""
         self.tried: set[str] = set()
         self.records: list[AttemptRecord] = []
         self.retry: Timer | None = None
@@ -149,7 +162,7 @@ class Call:
         self.promoted = False
         self.promotion: Timer | None = None
         """When it will have waited so long as batch that it is treated as normal."""
-        self.joinable, self.taken_over = request.fingerprint is not None and request.only is None, False
+        self.joinable, self.taken_over = self.key is not None, False
 
     @property
     def flow(self) -> Flow:
@@ -167,10 +180,15 @@ class Call:
 
     @property
     def choices(self) -> Sequence[InstanceState]:
-        """The instances that may answer it: those of its pool, or of these the one it is bound to."""
+        """The instances that may answer it: those of its pool, or of these the one it is bound to.
+
+        Where a part of the answer is there already, those that can go on from it.
+        """
         only = self.request.only
-        members = self.pool.members
-        return members if only is None else [state for state in members if state.instance.id == only]
+        members: Sequence[InstanceState] = self.pool.members
+        if only is not None:
+            members = [state for state in members if state.instance.id == only]
+        return [state for state in members if state.instance.resume] if self.resumes else members
 
     def add(self, ticket: Ticket) -> None:
         """Take a ticket in; it leads if it is the only one."""
@@ -186,8 +204,26 @@ class Call:
             self.leader = next(iter(self.members.values()))
         self._classes[ticket.request.flow.service_class] -= 1
 
+    def turn(self, model: str, rest: tuple[Step, ...], cause: FallbackCause) -> None:
+        """Another model is asked from now on, with all its instances and attempts before it."""
+        self.model, self.rest, self.fallback = model, rest, cause
+        self.spent += self.failures
+        self.failures = 0
+        self.tried.clear()
+        self.held = None
+
     def move(self, to: State) -> None:
         """Change state; raises `IllegalMove` and changes nothing where there is no such edge."""
         if to not in _MOVES[self.state]:
             raise IllegalMove(f"{self.state} -> {to}")
         self.state = to
+
+
+def key_of(request: Request, model: str) -> bytes | None:
+    """What requests that may share a call of `model` have in common; None: this one shares with nobody.
+
+    The model behind a name counts: who is led to another one gets no answer of this one.
+    """
+    if request.fingerprint is None or request.only is not None:
+        return None
+    return request.fingerprint if model == request.model else request.fingerprint + model.encode()
