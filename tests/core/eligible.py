@@ -3,28 +3,31 @@
 A queued call is eligible when on every level of the share tree its account is under its cap and within the slack of
 the poorest account under its cap, no more than seven calls go before it in its own queue, and some instance may take
 it: up, breaker and cooldown permitting, its gate open to it (batch has limits of its own); one it was not sent to
-before, if one such is up; a local one, if one such is up. One that is kept for the instance that knows its prompt is
+before, if one such is up; a local one, if one such is up, unless it has waited so long that a remote one may take it
+and no local one has room. One that is kept for the instance that knows its prompt is
 not eligible, for as long as it may be.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from headrace.core.fleet import InstanceState
 from headrace.core.scheduler import Scheduler
 from headrace.core.share import Node
 from headrace.core.ticket import Call
-from headrace.model import Cause, Tier
+from headrace.model import Cause, ServiceClass, Tier
 
 
 def overdue_picks(scheduler: Scheduler, now: float) -> list[str]:
     """Calls that are eligible and yet are queued."""
-    patience = scheduler._settings.gate.patience_most
+    patience, spill = scheduler._settings.gate.patience_most, scheduler._settings.routing.spill_after
     return [
         call.request.id
         for pool in scheduler._fleet.pools()
         for call in _in_turn(pool.tree.root, pool.tree._slack)
         if (call.held is None or now >= call.held + patience)
-        and any(_may_take(state, call, now) for state in call.choices)
+        and any(_may_take(state, call, spill, now) for state in call.choices)
     ]
 
 
@@ -45,10 +48,14 @@ def _usable(node: Node[Call]) -> bool:
     return node.queued > 0 and (not node.children or any(_usable(child) for child in node.children.values()))
 
 
-def _may_take(state: InstanceState, call: Call, now: float) -> bool:
+def _may_take(state: InstanceState, call: Call, spill: Mapping[ServiceClass, float], now: float) -> bool:
     up = [other for other in call.choices if not other.shut(now)]
     if state not in up or not _has_room(state, call, now):
         return False
+    after = spill.get(call.flow.service_class)
+    if after is not None and now >= call.entered + after - call.waited:
+        local = [other for other in up if other.instance.tier is Tier.LOCAL]
+        up = up if any(_has_room(other, call, now) for other in local) else [o for o in up if o not in local] or up
     refused = {record.instance for record in call.records if record.cause is Cause.UPSTREAM_AUTH}
     fresh = [other for other in up if other.instance.id not in call.tried]
     if state in fresh:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.settings import BreakerSettings, FairnessSettings, RecoverySettings, Settings
-from headrace.model import BreakerState, Cause, Outcome, Probed, ServedModel
+from headrace.model import AnswerForm, BreakerState, Cause, Outcome, Probed, ServedModel, Usage
 from tests.core.calls import attempt, fleet, pool
 from tests.core.script import engine, request
 
@@ -41,6 +41,27 @@ def test_reliability_falls_by_the_kind_of_failure(cause: Cause, after: float) ->
     """Three tenths of the way toward what the failure weighs; callers' mistakes and leaving weigh nothing."""
     state = pool(engine("a")).members[0]
     attempt(state, [cause], _SETTINGS)
+    assert state.reliability == pytest.approx(after)
+
+
+@pytest.mark.parametrize(
+    ("form", "first", "took", "after"),
+    [
+        (AnswerForm.STREAM, 1.0, 400.0, 1.0),
+        (AnswerForm.STREAM, 1.0, 481.0, 0.91),
+        (AnswerForm.STREAM, 97.0, 100.0, 0.91),
+        (AnswerForm.WHOLE, 400.0, 400.0, 1.0),
+        (AnswerForm.WHOLE, 481.0, 481.0, 0.91),
+    ],
+)
+def test_a_success_that_nearly_timed_out_counts_a_little_against_it(
+    form: AnswerForm, first: float, took: float, after: float
+) -> None:
+    """More than 80 % of what an attempt, or the first content of a stream, may take."""
+    state = fleet(engine("a")).states["a"]
+    place = state.acquire(request("x", form=form), 1.0, form is AnswerForm.STREAM, 0.0)
+    state.started(place, first)
+    state.release(place, Outcome(Cause.OK, Usage(1, 10)), Settings().recovery, took)
     assert state.reliability == pytest.approx(after)
 
 

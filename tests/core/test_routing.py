@@ -10,16 +10,19 @@ import pytest
 
 from headrace.core.fleet import InstanceState
 from headrace.core.pool import Pool
-from headrace.core.routing import Router, weigh
+from headrace.core.routing import Router, score, weight
 from headrace.core.settings import RoutingSettings, Settings, Strategy
-from headrace.model import AttemptRecord, Cause, Tier
+from headrace.model import AttemptRecord, Cause, Outcome, ServiceClass, Tier
 from tests.core.calls import attempt, call, pool
 from tests.core.script import engine, request
 
 
-def router(strategy: Strategy = Strategy.FAIR_LOAD, **weights: float) -> Router:
+def router(
+    strategy: Strategy = Strategy.FAIR_LOAD, speed: float = 1.0, reliability: float = 1.0, load: float = 1.0
+) -> Router:
     """A router of one strategy."""
-    return Router(RoutingSettings(strategy=strategy, **weights), Settings().gate, Random(3))
+    settings = RoutingSettings(strategy=strategy, speed=speed, reliability=reliability, load=load)
+    return Router(settings, Settings().gate, Random(3))
 
 
 def send(route: Router, to: Pool, name: str = "r", **more: Any) -> InstanceState | None:
@@ -27,7 +30,7 @@ def send(route: Router, to: Pool, name: str = "r", **more: Any) -> InstanceState
     made = call(to, name, **more)
     state = route.choose(made, 0.0)
     if state is not None:
-        state.acquire(made.request, weigh(made.request.prompt_tokens, 0), False, 0.0)
+        state.acquire(made.request, weight(state, made), False, 0.0)
         route.picked(state)
     return state
 
@@ -140,3 +143,66 @@ def test_a_call_bound_to_an_instance_goes_nowhere_else() -> None:
     route, to = router(), pool(engine("a"), engine("b"))
     assert ids(send(route, to, only="b"), send(route, to, only="b"), send(route, to)) == ["b", "-", "a"]
     assert ids(send(route, to, only="elsewhere")) == ["-"]
+
+
+def test_weighted_reads_an_instance_s_own_weight() -> None:
+    """Where a request weighs four times as much, a quarter of the requests go."""
+    route, to = router(Strategy.WEIGHTED), pool(engine("a", 9), engine("b", 9, weight=4.0))
+    went = Counter(ids(*(send(route, to, prompt_tokens=100) for _ in range(10))))
+    assert went == {"a": 8, "b": 2}
+
+
+def test_weighted_can_ignore_what_is_there_already() -> None:
+    """With a load of 0 the stronger one takes all, however much it has."""
+    to = pool(engine("a", 9), engine("b", 9, capacity=2.0))
+    to.members[1].load = 1e6
+    assert ids(router(Strategy.WEIGHTED).choose(call(to), 0.0)) == ["a"]
+    assert ids(router(Strategy.WEIGHTED, load=0.0).choose(call(to), 0.0)) == ["b"]
+
+
+def test_weighted_is_the_formula() -> None:
+    """(load + weight) / (capacity x speed / doubt), to the last digit."""
+    to = pool(engine("a", 9, capacity=2.0), engine("b", 9))
+    state = to.members[0]
+    state.speed, state.reliability, state.load = 90.0, 0.8, 500.0
+    made = call(to, prompt_tokens=100)
+    made.expected = 50
+    settings = RoutingSettings(strategy=Strategy.WEIGHTED, speed=0.5, reliability=2.0, load=3.0)
+    strength = 2.0 * (1.0 + 0.5 * (90.0 / 60.0 - 1.0)) / (1.0 + 2.0 * (1.0 - 0.8))
+    assert score(settings, state, made, 60.0) == pytest.approx((500.0 * 3.0 + 100 + 2 * 50) / strength)
+
+
+def test_an_exact_name_and_a_pattern_are_both_candidates() -> None:
+    """A machine that serves everything takes its part of a model that another one names."""
+    route, to = router(), pool(engine("a", 9, "m"), engine("b", 9, "*"), engine("c", 9, "other"))
+    assert ids(*(send(route, to) for _ in range(4))) == list("abab")
+
+
+def test_a_session_stays_where_it_was_read() -> None:
+    """Turns with the same beginning go to one instance while it has room; another session goes elsewhere."""
+    route, to = router(), pool(engine("a", 9), engine("b", 9))
+    went = []
+    for prefix in ((1,), (2,), (1,), (2,), (1,), (1,)):
+        state = send(route, to, prefix=prefix, prefix_block=200, prompt_tokens=200)
+        went += ids(state)
+        assert state is not None
+        state.gate.unstarted = 0
+    assert went == list("ababaa")
+
+
+def test_a_full_local_instance_is_waited_for_as_long_as_was_said() -> None:
+    """Then a remote one may take the request, but never while a local one is open; a class of its own time."""
+    spill = {ServiceClass.NORMAL: 5.0, ServiceClass.INTERACTIVE: 0.0}
+    settings = RoutingSettings(strategy=Strategy.ROUND_ROBIN, spill_after=spill)
+    route = Router(settings, Settings().gate, Random(3))
+    to = pool(engine("near"), engine("cloud", 9, tier=Tier.REMOTE))
+    made = call(to)
+    assert ids(route.choose(made, 6.0)) == ["near"]
+    place = to.members[0].acquire(request("x"), 1.0, False, 0.0)
+    assert ids(route.choose(made, 4.9)) == ["-"]
+    assert route.asks_again == 5.0
+    assert ids(route.choose(made, 5.0)) == ["cloud"]
+    assert ids(route.choose(call(to, "u", service_class=ServiceClass.INTERACTIVE), 0.0)) == ["cloud"]
+    assert ids(route.choose(call(to, "v", service_class=ServiceClass.BATCH), 1e6)) == ["-"]
+    to.members[0].release(place, Outcome(Cause.OK), Settings().recovery, 5.0)
+    assert ids(route.choose(made, 6.0)) == ["near"]

@@ -14,7 +14,7 @@ from headrace.core.settings import (
     Settings,
     Strategy,
 )
-from headrace.model import Cause, Ending, Probed, Tier, Usage
+from headrace.model import Cause, Ending, Probed, ServiceClass, Tier, Usage
 from tests.core.inventory import nothing_held
 from tests.core.script import Stage, arrive, begun, done, engine, failed, leave, more, play
 
@@ -246,6 +246,25 @@ def test_local_instances_go_first_and_remote_ones_help_when_they_failed() -> Non
             (7.0, arrive("r3"), ["join r3", "dispatch r3 #1 near"]),
         ],
     )
+
+
+def test_one_who_waited_long_enough_goes_to_a_remote_instance() -> None:
+    """At that very moment, without any other event; who comes when a local place is free goes there."""
+    settings = Settings(routing=RoutingSettings(spill_after={ServiceClass.NORMAL: 3.0}))
+    stage = Stage(engine("cloud", 9, tier=Tier.REMOTE), engine("near"), settings=settings)
+    play(
+        stage,
+        [
+            (0.0, arrive("r1"), ["join r1", "dispatch r1 #1 near"]),
+            (0.0, arrive("r2"), ["join r2"]),
+            (1.0, arrive("r3"), ["join r3"]),
+            (2.0, done("r1"), ["settle r1 answered", "dispatch r2 #1 near"]),
+        ],
+    )
+    assert stage.wait(3.9) == []
+    assert stage.wait(4.0) == ["dispatch r3 #1 cloud"]
+    assert stage.do(5.0, done("r2")) == ["settle r2 answered"]
+    assert stage.do(5.0, arrive("r4")) == ["join r4", "dispatch r4 #1 near"]
 
 
 def test_retries_are_tied_to_traffic() -> None:

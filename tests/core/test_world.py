@@ -72,6 +72,7 @@ _COUNT = st.integers(0, 1000)
 
 
 _TOO_LONG = invalid_request("The prompt is too long.", code="context_length_exceeded")
+_SPILL = {ServiceClass.INTERACTIVE: 0.0, ServiceClass.NORMAL: 3.0}
 _MODELS = ModelSettings(
     names={"else": VirtualModel(models=("m1", "m2"), weights=(1.0, 2.0)), "one": VirtualModel(models=("m1",))},
     fallbacks={"m1": Fallback(models=("m2", "far"), on=frozenset(FallbackCause))},
@@ -85,7 +86,7 @@ def _settings(policy: PolicyName, strategy: Strategy, cap: int | None, limited: 
         queue=QueueSettings(size=6, per_user=4, timeouts=dict.fromkeys(ServiceClass, 30.0)),
         breaker=BreakerSettings(threshold=2, recovery=10.0, max_backoff=4.0),
         recovery=RecoverySettings(max_attempts=3, budget_reserve=4.0, cooldown=2.0, backoff=0.5, backoff_cap=2.0),
-        routing=RoutingSettings(strategy=strategy),
+        routing=RoutingSettings(strategy=strategy, spill_after=_SPILL if led else {}),
         models=_MODELS if led else ModelSettings(),
         limits=limits,
     )

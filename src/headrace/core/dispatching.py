@@ -15,7 +15,7 @@ from headrace.core.fallback import Fallbacks, Turn, exhausted
 from headrace.core.fleet import Fleet, InstanceState
 from headrace.core.pool import Pool, Room
 from headrace.core.recovery import RetryBudget
-from headrace.core.routing import Router, weigh
+from headrace.core.routing import Router, weight
 from headrace.core.settings import Settings
 from headrace.core.share import Node, Pick
 from headrace.core.ticket import Call, State
@@ -155,7 +155,7 @@ class Dispatcher:
         if len(pools) > 1:
             pools.sort(key=lambda pool: pool.last_dispatch or 0.0)
         for pool in pools:
-            self._router.patience_ends = None
+            self._router.asks_again = None
             fits = partial(self._choose, now)
             while pool.tree.root.queued and (room := pool.room(now)) is not Room.NONE:
                 pick = pool.tree.pick(fits) if room is Room.ANYBODY else pool.tree.first(fits)
@@ -204,7 +204,7 @@ class Dispatcher:
         call.attempt += 1
         call.first = None
         call.tried.add(state.instance.id)
-        load, streamed = weigh(request.prompt_tokens, call.expected), request.form is AnswerForm.STREAM
+        load, streamed = weight(state, call), request.form is AnswerForm.STREAM
         call.place = state.acquire(request, load, streamed, now, call.flow.service_class, call.carried)
         self._router.picked(state)
         if call.pool.dispatched(cost, now):
@@ -259,7 +259,7 @@ class Dispatcher:
         """Wake when an instance comes back, may open by itself, or was waited for in vain, while something waits."""
         when: float | None = None
         if pool.tree.root.queued:
-            when = self._router.patience_ends
+            when = self._router.asks_again
             for state in pool.members:
                 at = state.opens_at(now)
                 if at is not None and at > now and (when is None or at < when):

@@ -25,6 +25,7 @@ from headrace.core.planting import PlantTree
 from headrace.core.pool import Pool
 from headrace.core.settings import RecoverySettings, Settings
 from headrace.model import (
+    AnswerForm,
     Cause,
     EngineReport,
     Instance,
@@ -45,6 +46,7 @@ _PENALTY = {
     Cause.RATE_LIMITED: 0.7,
     Cause.BROKEN_STREAM: 0.5,
 }
+_SLOW_PENALTY = 0.3
 _OVERLOAD = frozenset({Cause.RATE_LIMITED, Cause.TIMEOUT})
 _MAX_NAMES = 4096
 """Model names remembered with their pool; names come from callers, so the memory of them is bounded."""
@@ -226,7 +228,7 @@ class InstanceState:
             self.breaker.neutral(place.permit)
             if outcome.cause is Cause.RATE_LIMITED:
                 self._cool(outcome.retry_after or settings.cooldown, settings, now)
-        self._learn(place, outcome, now)
+        self._learn(place, outcome, settings, now)
 
     def probed(self, event: Probed) -> bool:
         """Count a health check; True when the instance came up or went down by it."""
@@ -279,10 +281,13 @@ class InstanceState:
             self.asked_until = max(self.asked_until, now + wait)
         self.cooldown_until = max(self.cooldown_until, now + wait)
 
-    def _learn(self, place: Place, outcome: Outcome, now: float) -> None:
+    def _learn(self, place: Place, outcome: Outcome, settings: RecoverySettings, now: float) -> None:
         if outcome.cause is Cause.OK:
-            self.reliability += _ALPHA * (1.0 - self.reliability)
             took = now - place.since
+            slow = took > settings.slow_answer
+            if place.request.form is AnswerForm.STREAM and place.first is not None:
+                slow = slow or place.first - place.since > settings.slow_first_token
+            self.reliability += _ALPHA * (1.0 - _SLOW_PENALTY * slow - self.reliability)
             made = 0 if outcome.usage is None else outcome.usage.completion - place.carried
             if made > 0 and took > 0:
                 seen = made / took

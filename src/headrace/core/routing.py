@@ -1,7 +1,8 @@
 """Which instance: filter, score, pick.
 
 Filter, in this order: draining, healthy, breaker, cooldown, gate; then tiers: while any local instance can still
-serve the request, now or after its gate opens, remote ones are not candidates. An instance that this call has
+serve the request, now or after its gate opens, remote ones are not candidates, unless the request has waited for as
+long as its class is to wait for a local one and none is open (`spill_after`). An instance that this call has
 tried already is a candidate only when no other is open. Then the strategy scores the candidates, least wins, and
 equals take turns (least recently picked first), so that an idle fleet is used evenly and no counter is shared
 between pools.
@@ -36,11 +37,6 @@ _PASSING = frozenset({"window", "pending", "engine_queue", "in_flight"})
 """Reasons that pass by themselves within moments."""
 
 
-def weigh(prompt_tokens: int, expected: int) -> float:
-    """How much work a request is, as a load on an instance."""
-    return max(1, prompt_tokens) + 2.0 * expected
-
-
 class Router:
     """Chooses instances; remembers only whose turn it is among equals."""
 
@@ -49,8 +45,9 @@ class Router:
         self._gate = gate
         self._random = random
         self._picks = 0
-        self.patience_ends: float | None = None
-        """When the first of the calls that were kept for their home since this was cleared is kept no longer."""
+        self.asks_again: float | None = None
+        """When the first of the calls that were passed over since this was cleared may go elsewhere: it is kept for its
+        home no longer, or has waited so long that remote instances may take it."""
 
     def choose(self, call: Call, now: float, guest: bool = False) -> InstanceState | None:
         """The instance of its pool to send `call` to now; None when it has to wait. A `guest` finds more places."""
@@ -60,6 +57,9 @@ class Router:
             return None if state.closed(_unread(state, call), now, call.flow.service_class, guest) else state
         able = [state for state in members if not state.shut(now)]
         open_now = open_for(able, call, now, guest) if not call.tried else _open_again(able, call, now, guest)
+        if not open_now and self._settings.spill_after and self._spills(call, able, now):
+            able = [state for state in able if state.instance.tier is Tier.REMOTE]
+            open_now = open_for(able, call, now, guest) if not call.tried else _open_again(able, call, now, guest)
         if call.request.prefix and len(able) > 1 and self._waits_for_home(call, able, open_now, now):
             return None
         best: InstanceState | None = None
@@ -80,6 +80,19 @@ class Router:
         """Note that `state` was really used: its equals go before it next time."""
         self._picks += 1
         state.last_pick = self._picks
+
+    def _spills(self, call: Call, able: Sequence[InstanceState], now: float) -> bool:
+        """Whether `call`, for which no local instance is open, has waited long enough for a remote one.
+
+        What counts is the time it has spent in the queue, not what it may still have to wait.
+        """
+        after = self._settings.spill_after.get(call.flow.service_class)
+        if after is None or all(state.instance.tier is Tier.LOCAL for state in able):
+            return False
+        due = call.entered + after - call.waited
+        if now < due:
+            self._ask_again(due)
+        return now >= due
 
     def _waits_for_home(
         self, call: Call, able: Sequence[InstanceState], open_now: Sequence[InstanceState], now: float
@@ -102,8 +115,11 @@ class Router:
         ends = call.held + worth
         if before > worth or now >= ends:
             return False
-        self.patience_ends = ends if self.patience_ends is None else min(ends, self.patience_ends)
+        self._ask_again(ends)
         return True
+
+    def _ask_again(self, when: float) -> None:
+        self.asks_again = when if self.asks_again is None else min(when, self.asks_again)
 
 
 def score(settings: RoutingSettings, state: InstanceState, call: Call, speed: float) -> float:
@@ -118,13 +134,23 @@ def score(settings: RoutingSettings, state: InstanceState, call: Call, speed: fl
             relative = state.speed / speed if state.speed and speed else 1.0
             strength = state.instance.capacity * (1.0 + settings.speed * max(relative - 1.0, 0.0))
             strength /= 1.0 + settings.reliability * (1.0 - state.reliability)
-            return (state.load * settings.load + weigh(call.request.prompt_tokens, call.expected)) / strength
+            return (state.load * settings.load + weight(state, call)) / strength
         case Strategy.LEAST_IN_FLIGHT:
             return float(gate.in_flight)
         case Strategy.TWO_CHOICES:
             return gate.in_flight / (gate.limiter.most * state.instance.capacity)
         case Strategy.ROUND_ROBIN:
             return 0.0
+
+
+def weigh(prompt_tokens: int, expected: int) -> float:
+    """How much work a request is, as a load on an instance."""
+    return max(1, prompt_tokens) + 2.0 * expected
+
+
+def weight(state: InstanceState, call: Call) -> float:
+    """How much work `call` is at an instance, where a request may be said to weigh more than elsewhere."""
+    return weigh(call.request.prompt_tokens, call.expected) * state.instance.weight
 
 
 def open_for(able: Sequence[InstanceState], call: Call, now: float, guest: bool) -> list[InstanceState]:

@@ -130,6 +130,10 @@ class RecoverySettings:
     """Seconds an instance is left alone after a failure."""
     cooldown_cap: float = 60.0
     """Longest `Retry-After` that is obeyed."""
+    slow_answer: float = 480.0
+    """An answer that took longer speaks against its instance a little: 80 % of what an attempt may take."""
+    slow_first_token: float = 96.0
+    """The same for the first content of a stream."""
     longest_wait: float = 10.0
     """A request waits for a cooling instance at most this long; beyond it the caller is told when to come back."""
     resume: bool = True
@@ -164,6 +168,9 @@ class RoutingSettings:
     speed: float = 1.0
     reliability: float = 1.0
     load: float = 1.0
+    spill_after: Mapping[ServiceClass, float] = field(default_factory=dict[ServiceClass, float])
+    """Seconds in the queue after which a request of a class may go to a remote instance while all local ones are full;
+    a class that is not named waits for a local one as long as there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
