@@ -28,7 +28,8 @@ def every_key() -> set[str]:
 def test_every_key_is_read_by_a_part_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Putting a gateway together looks at each key there is: none is accepted and then forgotten."""
     limit = LimitSection(requests_per_minute=60)
-    given = {"instances": ({"address": "http://127.0.0.1:1", "engine": "vllm"},), "dead_letters": {"path": None}}
+    given: dict[str, object] = {"instances": ({"address": "http://127.0.0.1:1", "engine": "vllm"},)}
+    given["dead_letters"] = {"path": None, "webhook": {"url": "http://127.0.0.1:1/", "secret_env": "S"}}
     given["scheduling"] = {"prices": {"m": {"prompt": 2.5, "output": 10}}}
     config = Config.model_validate({**given, "limits": {"per_user": limit, "per_tenant": limit}})
     read: set[str] = set()
@@ -41,5 +42,5 @@ def test_every_key_is_read_by_a_part_that_runs(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Section, "__getattribute__", noted)
     server_settings(config)
-    build(config, registry=CollectorRegistry(), random=Random(1))
+    build(config.with_keys({"S": "s"}), registry=CollectorRegistry(), random=Random(1))
     assert every_key() - read == AT_THE_DOOR

@@ -9,20 +9,30 @@ from typing import Self
 from prometheus_client import CollectorRegistry
 
 from headrace.config import Config
+from headrace.core.scaling import Action, Advice, Demand, evaluate
 from headrace.core.scheduler import Scheduler
-from headrace.model import Engine, Flow, Instance, Request, Snapshot
+from headrace.core.weighing import Weighing
+from headrace.model import Engine, Event, Flow, Instance, Request, Snapshot
 from headrace.runtime.attempts import HttpBackend
 from headrace.runtime.backend import Backend, Timeouts
 from headrace.runtime.client import new_client
+from headrace.runtime.demand import DemandMeter
 from headrace.runtime.gateway import Gateway, Reply
 from headrace.runtime.journal import Journal
+from headrace.runtime.latencies import Latencies
+from headrace.runtime.letter_keeping import LetterKeeping
+from headrace.runtime.letter_metrics import LetterMetrics
 from headrace.runtime.observe import Gauges, Metrics
 from headrace.runtime.probes import Prober, ProbeSettings
 from headrace.runtime.relay import Reader
+from headrace.runtime.replay_view import message
+from headrace.runtime.replays import Replays
+from headrace.runtime.resending import Resender
 from headrace.runtime.scraping import Scraper, ScrapeSettings
 from headrace.runtime.stores import DeadLetters
 from headrace.runtime.stores.memory import MemoryCache, MemoryDeadLetters
 from headrace.runtime.stores.sql import SqlDeadLetters, sqlite_url
+from headrace.runtime.webhooks import Webhooks
 from headrace.runtime.workers import EchoWorker, WorkerBackend
 
 
@@ -51,9 +61,14 @@ class Headrace:
             self._backend,
             cache=_cache(config, random),
             dead_letters=self.dead_letters,
-            keep_prompts=config.dead_letters.keep_bodies,
+            keeping=config.letters_kept(),
         )
         self.gateway.observe(Metrics(registry, exact_models(self.instances)))
+        self.latencies = Latencies()
+        self.gateway.observe(self.latencies)
+        self._scaling = config.scaling.settings()
+        self._demand = DemandMeter(self.gateway.load, self._scaling.window)
+        self.gateway.observe(self._demand)
         self._journal = journal
         if journal is not None:
             self.gateway.observe(journal)
@@ -61,6 +76,7 @@ class Headrace:
         registry.register(
             Gauges(self.gateway.snapshot, self.dead_letters, self.stages, lambda: self._upstream.replays, shown)
         )
+        self.replays, self._keeping = self._letter_parts(config, registry)
         health = config.health_check
         settings = ProbeSettings(
             interval=health.interval_seconds, timeout=health.timeout_seconds, deep_every=health.deep_check_interval
@@ -72,12 +88,24 @@ class Headrace:
         self._scraper = Scraper(self.gateway.step, self._upstream, config.secrets(), polls, random)
         self._polled = self.instances if config.metrics.enabled else ()
 
+    def _letter_parts(self, config: Config, registry: CollectorRegistry) -> tuple[Replays, LetterKeeping]:
+        """What sends dead letters again, and what is done with them in the background."""
+        webhooks, hook, letters = Webhooks(self._upstream), config.letter_hook(), self.dead_letters
+        resender = Resender(self.gateway)
+        self.gateway.observe(resender)
+        replays = Replays(resender, letters, webhooks, message, secret=None if hook is None else hook.secret)
+        keeping = LetterKeeping(letters, webhooks, keep_days=config.dead_letters.keep_days, hook=hook)
+        registry.register(LetterMetrics(letters, keeping, replays))
+        return replays, keeping
+
     async def start(self) -> Self:
         """Open the stores and begin the health checks; inside the event loop that it is to live in."""
         if self._disk is not None:
             await self._disk.open()
+        self._keeping.start()
         if self._journal is not None:
             self._journal.start()
+        self._demand.begin([instance.id for instance in self.instances], self.gateway.now)
         self._prober.watch(self.instances)
         self._scraper.watch(self._polled)
         return self
@@ -87,6 +115,33 @@ class Headrace:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    @property
+    def administration(self) -> Self:
+        """What the admin API works with: all of it."""
+        return self
+
+    @property
+    def now(self) -> float:
+        """The scheduler's clock."""
+        return self.gateway.now
+
+    def step(self, event: Event) -> None:
+        """Tell the scheduler something; see `Gateway.step`."""
+        self.gateway.step(event)
+
+    def weigh_up(self, request: Request) -> Weighing | None:
+        """How `request` would be placed now; see `Gateway.weigh_up`."""
+        return self.gateway.weigh_up(request)
+
+    def scaling(self) -> tuple[Advice, Demand]:
+        """Whether more or fewer instances are needed, and what that rests on."""
+        now = self.gateway.now
+        demand = self._demand.demand(self.gateway.snapshot().instances, now)
+        advice = evaluate(demand, self._scaling)
+        if advice.action is Action.UP:
+            self._demand.asked_for_more(now)
+        return advice, demand
 
     def open(self, request: Request, reader: Reader) -> Reply:
         """Take a request; see `Gateway.open`."""
@@ -126,12 +181,16 @@ class Headrace:
 
     async def drain(self, grace: float) -> None:
         """Take no new work; give the running `grace` seconds; answer everybody else."""
+        self.replays.stop()
         await self.gateway.drain(grace)
+        self.dead_letters.feed.close()
 
     async def close(self) -> None:
         """End what is left and let go of connections and files."""
         await self._prober.close()
         await self._scraper.close()
+        await self.replays.close()
+        await self._keeping.close()
         await self.gateway.close()
         if self._journal is not None:
             await self._journal.close()

@@ -10,6 +10,7 @@ from headrace.core.settings import Settings
 from headrace.model import AnswerForm, Cause, Decision, Dispatch, Event, Flow, Instance, Outcome, Request, Usage
 from headrace.runtime.backend import Port
 from headrace.runtime.gateway import Gateway, Reply
+from headrace.runtime.stores.keeping import Keeping
 from headrace.runtime.stores.memory import MemoryCache, MemoryDeadLetters
 from headrace.wire.frames import Frame
 from tests.runtime.caller import Caller
@@ -83,7 +84,7 @@ class Bench:
     """A gateway, its engines, and everything an observer saw. `now` is the gateway's clock."""
 
     def __init__(
-        self, *, settings: Settings | None = None, instances: int = 1, limit: int = 10, keep_prompts: bool = True
+        self, *, settings: Settings | None = None, instances: int = 1, limit: int = 10, keeping: Keeping = Keeping.WHOLE
     ) -> None:
         self.engines = Engines()
         self.letters = MemoryDeadLetters()
@@ -96,7 +97,7 @@ class Bench:
             dead_letters=self.letters,
             cache=self.cache,
             wall=lambda: 1_000_000.0,
-            keep_prompts=keep_prompts,
+            keeping=keeping,
             observers=[lambda event, decisions, _: self.seen.append((event, tuple(decisions)))],
         )
 

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from headrace.core.settings import QueueSettings, RecoverySettings, Settings
-from headrace.model import Cause, Ending, Flow, ServiceClass
+from headrace.model import Bury, Cause, Ending, Flow, ServiceClass
 from headrace.runtime.stores import LetterFilter
+from headrace.runtime.stores.keeping import Keeping
 from headrace.testing import on_virtual_time
 from tests.runtime.engines import DOWN, Bench, Payload
 from tests.runtime.virtual import later
@@ -33,13 +34,36 @@ async def test_the_gateway_wakes_by_itself() -> None:
 
 @on_virtual_time
 async def test_prompts_are_not_kept_unless_wanted() -> None:
-    """Without `keep_prompts` a dead letter says what happened to a request, but not what it asked."""
-    bench = Bench(keep_prompts=False, settings=Settings(recovery=RecoverySettings(max_attempts=1)))
+    """With `Keeping.NOTHING` a dead letter says what happened to a request, but not what it asked."""
+    bench = Bench(keeping=Keeping.NOTHING, settings=Settings(recovery=RecoverySettings(max_attempts=1)))
     bench.ask("a", payload=Payload(b"a secret"))
     bench.engines.attempts[0].finish(outcome=DOWN)
     (letter,) = await bench.letters.list(LetterFilter())
-    assert letter.body is None
+    assert (letter.body, letter.redacted) == (None, False)
     assert [record.cause for record in letter.attempts] == [Cause.CONNECT]
+
+
+@on_virtual_time
+async def test_prompts_can_be_kept_without_their_texts() -> None:
+    """With `Keeping.REDACTED` the letter shows the shape of what was asked, and says that it is no more than that."""
+    bench = Bench(keeping=Keeping.REDACTED, settings=Settings(recovery=RecoverySettings(max_attempts=1)))
+    bench.ask("a", payload=Payload(b'{"model": "m", "prompt": "a secret", "max_tokens": 5}'))
+    bench.engines.attempts[0].finish(outcome=DOWN)
+    (letter,) = await bench.letters.list(LetterFilter())
+    assert letter.redacted
+    assert letter.body == b'{"model":"m","prompt":"[8 characters]","max_tokens":5}'
+
+
+@on_virtual_time
+async def test_a_letter_that_is_sent_again_in_vain_makes_no_second_one() -> None:
+    """Its attempts are in the order to bury it, for whoever sent it; the store gets nothing."""
+    bench = Bench(settings=Settings(recovery=RecoverySettings(max_attempts=1)))
+    caller, _ = bench.ask("a", payload=Payload(), letter=17)
+    bench.engines.attempts[0].finish(outcome=DOWN)
+    assert [ending for ending, _ in caller.endings] == [Ending.INFERENCE_FAILURE]
+    assert bench.letters.count == 0
+    buried = [decision.letter for _, decisions in bench.seen for decision in decisions if isinstance(decision, Bury)]
+    assert [(letter.request.letter, len(letter.attempts)) for letter in buried] == [(17, 1)]
 
 
 @on_virtual_time

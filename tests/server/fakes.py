@@ -29,6 +29,8 @@ from headrace.model import (
     Tier,
 )
 from headrace.runtime.relay import AnswerHead, Reader
+from headrace.runtime.stores import DeadLetters
+from headrace.runtime.stores.memory import MemoryDeadLetters
 from headrace.server.app import build_app
 from headrace.server.connection import BoundedHttp
 from headrace.server.health import Health
@@ -136,6 +138,7 @@ class FakeGateway:
     """Places of requests by their ids."""
     several: Sequence[str] = ()
     """Models that several instances serve."""
+    dead_letters: DeadLetters = field(default_factory=MemoryDeadLetters)
     draining: bool = False
     broken: bool = False
     replies: list[FakeReply] = field(default_factory=list)
@@ -143,6 +146,7 @@ class FakeGateway:
     drained: list[float] = field(default_factory=list)
     drain_gate: asyncio.Event = field(default_factory=asyncio.Event)
     closed: bool = False
+    administration: None = None
 
     def open(self, request: Request, reader: Reader) -> FakeReply:
         if self.broken:

@@ -9,6 +9,7 @@ from typing import Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from headrace.config.administration import AdminSection, ScalingSection
 from headrace.config.instances import InstanceSection
 from headrace.config.sections import (
     CircuitBreakerSection,
@@ -41,6 +42,8 @@ from headrace.core.settings import (
 )
 from headrace.errors import ConfigError
 from headrace.model import Instance, ServiceClass
+from headrace.runtime.stores.keeping import Keeping
+from headrace.runtime.webhooks import Hook
 
 
 class Config(Section):
@@ -71,8 +74,15 @@ class Config(Section):
         default_factory=DeadLettersSection, description="Requests that could not be answered."
     )
     limits: LimitsSection = Field(default_factory=LimitsSection, description="Limits on callers.")
+    admin: AdminSection = Field(default_factory=AdminSection, description="The admin API, under /admin and /docs.")
+    scaling: ScalingSection = Field(
+        default_factory=ScalingSection, description="When more or fewer local instances are called for."
+    )
 
     _keys: dict[str, str] = PrivateAttr(default_factory=dict)
+    _hook_secret: str | None = PrivateAttr(default=None)
+    _admin_key: str | None = PrivateAttr(default=None)
+    _variables: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _instances_differ(self) -> Self:
@@ -117,11 +127,43 @@ class Config(Section):
             keys[instance.id] = key
         known = self.model_copy()
         known._keys = keys
+        known._hook_secret = self._secret_of_hook(env)
+        known._admin_key = self.admin.key(env)
+        known._variables = self.admin.variables(env)
         return known
+
+    def _secret_of_hook(self, env: Mapping[str, str]) -> str | None:
+        hook = self.dead_letters.webhook
+        if hook is None or hook.secret_env is None:
+            return None
+        secret = env.get(hook.secret_env, "").strip()
+        if not secret:
+            raise ConfigError(f"dead_letters.webhook.secret_env: the environment variable {hook.secret_env} is not set")
+        return secret
 
     def secrets(self) -> dict[str, str]:
         """Each instance's key by its id; instances without one are absent. Never log this."""
         return dict(self._keys)
+
+    def admin_key(self) -> str | None:
+        """What callers of the admin API must present; None: only this machine is let in. Never log this."""
+        return self._admin_key
+
+    def key_in(self, variable: str) -> str | None:
+        """The key in a variable that an instance given by API may name; None: it is not set. Never log this."""
+        return self._variables.get(variable)
+
+    def letter_hook(self) -> Hook | None:
+        """Where new dead letters are told; None: nowhere. Its secret signs the webhooks of replays, too."""
+        hook = self.dead_letters.webhook
+        return None if hook is None else Hook(hook.url, self._hook_secret)
+
+    def letters_kept(self) -> Keeping:
+        """How much of a request its dead letter holds."""
+        letters = self.dead_letters
+        if not letters.keep_bodies:
+            return Keeping.NOTHING
+        return Keeping.REDACTED if letters.redact else Keeping.WHOLE
 
     def warnings(self) -> tuple[str, ...]:
         """What can be used but is probably not meant, one sentence each."""
@@ -224,6 +266,8 @@ class Config(Section):
             cooldown=self.load_balancer.cooldown_seconds,
             cooldown_cap=self.load_balancer.cooldown_cap_seconds,
             longest_wait=routing.longest_wait_seconds,
+            resume=routing.resume,
+            max_resumes=routing.max_resumes,
         )
 
 

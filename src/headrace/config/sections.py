@@ -148,9 +148,14 @@ class GatesSection(Section):
 
 
 class RoutingSection(Section):
-    """What happens when an attempt fails before the first word of its answer went out."""
+    """What happens when an attempt fails."""
 
     max_retries: int = Field(2, ge=0, le=20, description="Further attempts after the first, each at another instance.")
+    resume: bool = Field(
+        default=True,
+        description="A stream that breaks off goes on at another instance, where both have `resume`; see there.",
+    )
+    max_resumes: int = Field(2, ge=1, le=20, description="How many times one stream may; each is one of the retries.")
     retry_on_timeout: bool = Field(default=True, description="Try again after a timeout.")
     retry_on_5xx: bool = Field(default=True, description="Try again after a server error or a broken answer.")
     retry_on_connection: bool = Field(default=True, description="Try again when no connection could be made.")
@@ -235,15 +240,15 @@ class TimeoutsSection(Section):
     queue_batch: Seconds = Field(86_400.0, description="Waiting in the queue, class batch.")
 
 
-def _off(value: object) -> object:
-    # YAML reads a bare `off` as false.
-    return "off" if value is False else value
+def switch(value: object) -> object:
+    """`on` and `off` as words: YAML reads the bare ones as true and false."""
+    return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
 
 
 class DedupSection(Section):
     """One model call for identical requests."""
 
-    mode: Annotated[Literal["off", "in_flight", "full"], BeforeValidator(_off)] = Field(
+    mode: Annotated[Literal["off", "in_flight", "full"], BeforeValidator(switch)] = Field(
         "in_flight",
         description="off; in_flight: share a call while it runs; full: also keep answers (temperature 0 only).",
     )
@@ -261,12 +266,35 @@ class DedupSection(Section):
     )
 
 
+class WebhookSection(Section):
+    """Where new dead letters are told, without the requests themselves."""
+
+    url: str = Field(
+        pattern=r"^https?://[^/?#@\s]+(/[^#\s]*)?$", max_length=2048, description="Gets a POST with JSON, no redirects."
+    )
+    secret_env: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Variable that holds the secret which signs it, and the webhooks of replays.",
+    )
+
+
 class DeadLettersSection(Section):
     """Requests that were accepted and could not be answered."""
 
     capacity: Count = Field(1000, description="Letters kept; the oldest goes first and is counted.")
     path: str | None = Field("headrace.db", min_length=1, description="SQLite file; null: in memory only.")
     keep_bodies: bool = Field(default=True, description="Keep the request itself, without which it cannot be replayed.")
+    redact: bool = Field(
+        default=False, description="Keep it with each text replaced by its length; it cannot be replayed then either."
+    )
+    keep_days: float | None = Field(
+        30.0, gt=0, le=36_500, allow_inf_nan=False, description="Older letters are removed; null: none for its age."
+    )
+    webhook: WebhookSection | None = Field(
+        default=None,
+        description="Told of new letters, as {url: https://ops.example.com/dlq, secret_env: HOOK_SECRET}; null: nobody.",
+    )
 
 
 class LimitSection(Section):

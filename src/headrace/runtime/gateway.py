@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Protocol, assert_never
 
 from headrace.core.scheduler import Scheduler
+from headrace.core.weighing import Weighing
 from headrace.errors import Fault
 from headrace.model import (
     Abort,
@@ -44,6 +45,7 @@ from headrace.runtime.backend import Backend
 from headrace.runtime.flight import Flight
 from headrace.runtime.relay import Reader
 from headrace.runtime.stores import Cache, DeadLetters, letter_of
+from headrace.runtime.stores.keeping import Keeping, kept_of
 
 
 class Observer(Protocol):
@@ -64,7 +66,7 @@ class Gateway:
         dead_letters: keeps what was not answered.
         clock: monotonic seconds; the running loop's clock when None.
         wall: wall clock, for dead letters.
-        keep_prompts: dead letters hold the payload's `body`, where it has one, so that it can be sent again.
+        keeping: how much of a request's payload its dead letter holds.
         observers: see every step.
     """
 
@@ -77,7 +79,7 @@ class Gateway:
         cache: Cache | None = None,
         clock: Callable[[], float] | None = None,
         wall: Callable[[], float] = time.time,
-        keep_prompts: bool = True,
+        keeping: Keeping = Keeping.WHOLE,
         observers: Sequence[Observer] = (),
     ) -> None:
         self._scheduler = scheduler
@@ -86,7 +88,7 @@ class Gateway:
         self.dead_letters = dead_letters
         self._now = clock or self._first_look
         self._wall = wall
-        self._keep_prompts = keep_prompts
+        self._keeping = keeping
         self._observers = list(observers)
         self._replies: dict[str, Reply] = {}
         self._flights: dict[str, Flight] = {}
@@ -125,6 +127,19 @@ class Gateway:
     def weighs_prefix(self, model: str) -> bool:
         """Whether `Request.prefix` can matter for a request to `model`."""
         return self._scheduler.weighs_prefix(model)
+
+    def load(self) -> tuple[int, int]:
+        """Calls that wait, and calls that are under way; costs next to nothing."""
+        return self._scheduler.load()
+
+    def weigh_up(self, request: Request) -> Weighing | None:
+        """How `request` would be placed now; nothing is taken or sent. None: no instance serves its model."""
+        return self._scheduler.weigh_up(request, self._now())
+
+    @property
+    def now(self) -> float:
+        """The scheduler's clock."""
+        return self._now()
 
     def cancel(self, request_id: str, flow: Flow) -> bool:
         """End a request of the flow's user, whether it waits or runs. Its caller is told that it was cancelled.
@@ -240,9 +255,11 @@ class Gateway:
             self._cache.put(fingerprint, answer, now)
 
     def _bury(self, letter: DeadLetter, now: float) -> None:
-        body: object = getattr(letter.request.payload, "body", None) if self._keep_prompts else None
+        if letter.request.letter is not None:
+            return  # sent again in vain: it is a letter already, and who sent it adds to that one
+        kept = kept_of(letter.request.payload, self._keeping)
         died_at = self._wall() - (now - letter.died)
-        self.dead_letters.add(letter_of(letter, died_at, body if isinstance(body, bytes) else None))
+        self.dead_letters.add(letter_of(letter, died_at, kept.body, redacted=kept.redacted))
 
     def _wake_at(self, when: float | None, now: float) -> None:
         if self._wake is not None:

@@ -86,6 +86,9 @@ class Metrics:
         self._calls = Counts(registry, "model_calls_total", "Attempts sent to instances.", "instance")
         self._outcomes = Counts(registry, "attempts_total", "Attempts by how they ended.", "cause", "kind")
         self._retries = Counts(registry, "retries_total", "Attempts after one that failed, by why it did.", "cause")
+        self._resumed = Counts(
+            registry, "resumed_requests_total", "Requests whose answer broke off and went on elsewhere.", "ending"
+        )
         self._dedup = Counts(registry, "dedup_total", "Accepted requests by where their answer came from.", "result")
         self._tokens = Counts(registry, "tokens_total", "Tokens of finished calls.", "kind")
         self._dead = Counts(registry, "dead_letters_total", "Dead letters written.", "reason")
@@ -103,12 +106,9 @@ class Metrics:
             streams = request.form is AnswerForm.STREAM
             self._open[request.id] = _Open(now, model, request.flow.service_class.value, streams)
         elif isinstance(event, Started):
-            leader = self._open.get(self._leaders.get(event.call, ""))
-            if leader is not None:
-                leader.first = now
-                self._first_token.note(now - leader.arrived, leader.model, leader.service_class)
+            self._begun(self._open.get(self._leaders.get(event.call, "")), now)
         elif isinstance(event, Finished):
-            self._finished(event, now)
+            self._finished(event, decisions, now)
         elif isinstance(event, Reconfigured):
             self._models = frozenset(
                 served.name for instance in event.instances for served in instance.models if "*" not in served.name
@@ -120,17 +120,27 @@ class Metrics:
                 self._settled(decision, now)
             elif isinstance(decision, Join):
                 self._leaders.setdefault(decision.call, decision.ticket)
-            elif isinstance(decision, Bury):
+            elif isinstance(decision, Bury) and decision.letter.request.letter is None:
                 self._dead.add(decision.letter.reason)
 
-    def _finished(self, event: Finished, now: float) -> None:
+    def _begun(self, leader: _Open | None, now: float) -> None:
+        if leader is not None and leader.first is None:
+            leader.first = now
+            self._first_token.note(now - leader.arrived, leader.model, leader.service_class)
+
+    def _finished(self, event: Finished, decisions: Sequence[Decision], now: float) -> None:
         outcome = event.outcome
         self._outcomes.add(outcome.cause.value, outcome.kind.value)
         usage = outcome.usage
-        if usage is not None and usage.completion > 1 and outcome.cause is Cause.OK:
+        if outcome.cause is Cause.OK:
             leader = self._open.get(self._leaders.get(event.call, ""))
-            if leader is not None and leader.streams and leader.first is not None:
+            if leader is not None and not leader.streams:
+                self._begun(leader, now)
+            elif leader is not None and leader.first is not None and usage is not None and usage.completion > 1:
                 self._pace.note((now - leader.first) / (usage.completion - 1), leader.model, leader.service_class)
+        if outcome.resumable:
+            # If it goes on elsewhere, the end's counts hold these; if it does not, its callers are told what they got.
+            usage = next((d.usage for d in decisions if isinstance(d, Settle) and d.call == event.call), None)
         if usage is not None:
             self._tokens.add("prompt", amount=usage.prompt)
             self._tokens.add("cached", amount=usage.cached)
@@ -149,6 +159,8 @@ class Metrics:
             return
         self._requests.add(known.model, known.service_class, decision.ending.value)
         self._duration.note(now - known.arrived, known.model, known.service_class)
+        if decision.resumes:
+            self._resumed.add(decision.ending.value)
         if decision.call:
             self._dedup.add(decision.cache.value)
         if self._leaders.get(decision.call) == decision.ticket:

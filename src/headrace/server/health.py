@@ -41,7 +41,10 @@ class Health:
     def health(self, exchange: Exchange) -> None:
         """`GET /health`."""
         snapshot = self._gateway.snapshot()
-        body = msgspec.json.encode({"status": self._status(snapshot), "version": __version__, **_view(snapshot)})
+        letters = self._gateway.dead_letters
+        kept = {"kept": letters.count, "evicted": letters.evicted, "degraded": letters.degraded}
+        view = {"status": self._status(snapshot), "version": __version__, **_view(snapshot), "dead_letters": kept}
+        body = msgspec.json.encode(view)
         answer_json(exchange, 200, body, _FRESH)
 
     def version(self, exchange: Exchange) -> None:

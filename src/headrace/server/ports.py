@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.model import Flow, Request, Snapshot
 from headrace.runtime.relay import Reader
+
+if TYPE_CHECKING:
+    from headrace.server.admin.ports import AdminPort
+from headrace.runtime.stores import DeadLetters
 
 
 class Reply(Protocol):
@@ -23,6 +27,16 @@ class Reply(Protocol):
 
 class GatewayPort(Protocol):
     """The gateway, as far as the server uses it."""
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """The requests that were not answered."""
+        ...
+
+    @property
+    def administration(self) -> AdminPort | None:
+        """What the admin API works with; None: this gateway has none."""
+        ...
 
     def open(self, request: Request, reader: Reader) -> Reply:
         """Take a request. A refusal is told to the reader before this returns."""
