@@ -1,16 +1,20 @@
 """One model call under way: the relay that carries its answer, and the attempt that is making it.
 
 The gateway says when an attempt is sent and when it is broken off; the attempt says the rest through its port.
+
+What goes out of an answer that another engine could go on with is kept until the answer is complete (`Transcript`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from headrace.errors import InvalidRequest, internal_error
 from headrace.model import (
+    AnswerForm,
     CacheResult,
     Cause,
     Dispatch,
@@ -26,7 +30,9 @@ from headrace.model import (
 from headrace.runtime.backend import Backend, Running
 from headrace.runtime.relay import AnswerHead, Relay
 from headrace.runtime.stores import Answer
+from headrace.wire.continuation import Continuation, Transcript
 from headrace.wire.frames import Frame
+from headrace.wire.openai_call import OpenAICall
 
 _log = logging.getLogger(__name__)
 
@@ -37,13 +43,28 @@ class Flight:
     `step` takes the facts that come up.
     """
 
-    __slots__ = ("_port", "_request", "_running", "_step", "call", "instance", "members", "relay", "usage")
+    __slots__ = (
+        "_part",
+        "_port",
+        "_request",
+        "_running",
+        "_step",
+        "call",
+        "instance",
+        "members",
+        "relay",
+        "transcript",
+        "usage",
+    )
 
     def __init__(self, call: str, step: Callable[[Event], None], request: Request) -> None:
         self.call = call
         self._step = step
         self._request = request
         self._port: _Port | None = None
+        self._part: Continuation | None = None
+        self.transcript: Transcript | None = None
+        """Of an answer that could be taken up again; None: of this one nothing is kept for that."""
         self._running: Running | None = None
         self.members = 0
         self.instance = ""
@@ -53,6 +74,12 @@ class Flight:
     def send(self, dispatch: Dispatch, backend: Backend) -> None:
         """Start an attempt. It may be over before this returns."""
         self.instance = dispatch.instance.id
+        payload = dispatch.request.payload
+        if self.transcript is None and dispatch.instance.resume and dispatch.request.form is AnswerForm.STREAM:
+            self.transcript = Transcript()
+        if dispatch.resumes and isinstance(payload, OpenAICall):
+            payload = replace(payload, continuation=self._part)
+            dispatch = replace(dispatch, request=replace(dispatch.request, payload=payload))
         port = self._port = _Port(self._step, self, dispatch)
         try:
             running = backend.start(dispatch, port)
@@ -80,6 +107,17 @@ class Flight:
             self._port.over = True
         self._port = self._running = self.relay.source = None
 
+    def judged(self, outcome: Outcome) -> Outcome:
+        """The outcome of an attempt that failed, saying whether its answer can be taken up again."""
+        call = self._request.payload
+        if self.transcript is None or not isinstance(call, OpenAICall):
+            return outcome
+        if outcome.committed:
+            times = 1 if self._part is None else self._part.times + 1
+            usage = outcome.usage
+            self._part = None if usage is None else self.transcript.continuation(call, usage, times)
+        return outcome if self._part is None else replace(outcome, resumable=True)
+
     def replay(self, answer: Answer) -> None:
         """Give a stored answer to those on board."""
         head = AnswerHead(answer.instance, answer.model, 0, 0.0, answer.form, CacheResult.HIT)
@@ -92,18 +130,21 @@ class Flight:
         frames, request = self.relay.kept, self._request
         if not frames:
             return None
+        if self._part is not None:
+            frames = tuple(frame for frame in frames if not frame.data.startswith(b":"))
         return Answer(form=request.form, frames=frames, usage=self.usage, model=request.model, instance=self.instance)
 
 
 class _Port:
     """Where one attempt delivers. Once the attempt is over, whatever it still says changes nothing."""
 
-    __slots__ = ("_dispatch", "_flight", "_step", "over")
+    __slots__ = ("_dispatch", "_flight", "_step", "_transcript", "over")
 
     def __init__(self, step: Callable[[Event], None], flight: Flight, dispatch: Dispatch) -> None:
         self._step = step
         self._flight = flight
         self._dispatch = dispatch
+        self._transcript = flight.transcript
         self.over = False
 
     def started(self) -> None:
@@ -111,6 +152,10 @@ class _Port:
         if self.over:
             return
         dispatch = self._dispatch
+        if dispatch.resumes:
+            # The readers have long begun; who joins them is told what they were.
+            self._step(Started(dispatch.call, dispatch.attempt))
+            return
         head = AnswerHead(
             dispatch.instance.id,
             dispatch.upstream_model,
@@ -120,11 +165,14 @@ class _Port:
             CacheResult.MISS,
         )
         self._flight.relay.open(head)
-        self._step(Started(dispatch.call, dispatch.attempt))
+        if dispatch.request.form is AnswerForm.STREAM:  # a whole answer's end follows at once and says as much
+            self._step(Started(dispatch.call, dispatch.attempt))
 
     def feed(self, frame: Frame) -> None:
         """Bytes for the callers."""
         if not self.over:
+            if self._transcript is not None:
+                self._transcript.add(frame.data)
             self._flight.relay.feed(frame)
 
     def progressed(self, tokens: int) -> None:
@@ -136,6 +184,8 @@ class _Port:
         """The attempt's end."""
         if self.over:
             return
+        if outcome.cause is not Cause.OK:
+            outcome = self._flight.judged(outcome)
         self._flight.usage = outcome.usage
         self._flight.land()
         self._step(Finished(self._dispatch.call, self._dispatch.attempt, outcome))

@@ -37,6 +37,7 @@ from headrace.model import (
     Dispatch,
     Ending,
     Event,
+    Finished,
     Join,
     Request,
     Settle,
@@ -95,6 +96,8 @@ class Line(msgspec.Struct, rename={"service_class": "class"}, kw_only=True):
     """Arrival to the end."""
     instance: str
     attempts: int
+    resumes: int = 0
+    """How many times the answer broke off and was taken up again."""
     cache: str
     ending: str
 
@@ -219,7 +222,7 @@ class Journal:
         """Note one step."""
         if isinstance(event, Arrived):
             self._open[event.request.id] = _Open(event.request, now)
-        elif isinstance(event, Started):
+        elif isinstance(event, Started) or (isinstance(event, Finished) and event.outcome.committed):
             call = self._calls.get(event.call)
             if call is not None and call.started is None:
                 call.started = now
@@ -324,6 +327,7 @@ class Journal:
             took=round(noted.ended - noted.open.arrived, 4),
             instance=settled.instance,
             attempts=settled.attempts,
+            resumes=settled.resumes,
             cache=settled.cache.value,
             ending=settled.ending.value,
         )

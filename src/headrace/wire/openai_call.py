@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
 from headrace.errors import InvalidRequest, invalid_request
 from headrace.wire.json_text import DEPTH_LIMIT, JsonObject, JsonValue, decode, repeated_key, repeats_a_key, too_deep
 from headrace.wire.prompt_size import measure
+
+if TYPE_CHECKING:
+    from headrace.wire.continuation import Continuation
 
 MODEL_NAME_LIMIT = 256
 """Most characters of a model's name."""
@@ -52,6 +55,8 @@ class OpenAICall:
     body: bytes = field(repr=False)
     priority: int | None = None
     """The body's `priority` where it is a whole number: vLLM's field, lower first, 0 by default."""
+    continuation: Continuation | None = field(default=None, repr=False)
+    """The part of the answer that there is already; the rest is asked for."""
 
 
 def parse(endpoint: str, body: bytes) -> OpenAICall:

@@ -10,7 +10,10 @@ from headrace.wire.adapters.tensorrt import tensorrt
 from headrace.wire.adapters.tgi import tgi
 from headrace.wire.adapters.vllm import vllm
 
-__all__ = ["Adapter", "Decoder", "EngineRequest", "adapter_for"]
+__all__ = ["GOING_ON", "Adapter", "Decoder", "EngineRequest", "adapter_for"]
+
+GOING_ON = frozenset({Engine.VLLM, Engine.SGLANG, Engine.LLAMACPP, Engine.OPENAI})
+"""Engines that can be asked for the rest of an answer; of those called `openai` some understand it and some do not."""
 
 _ADAPTERS: dict[Engine, Adapter] = {
     Engine.OPENAI: OpenAIAdapter(),

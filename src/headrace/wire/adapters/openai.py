@@ -9,12 +9,16 @@ import msgspec
 from headrace.model import Instance, Outcome, ServiceClass
 from headrace.wire.adapters.addresses import api_path, is_api_root
 from headrace.wire.adapters.contract import Decoder, EngineRequest
+from headrace.wire.continuation import continued
 from headrace.wire.openai_call import OpenAICall
+from headrace.wire.openai_continued import ContinuedDecoder
 from headrace.wire.openai_stream import OpenAIDecoder
 from headrace.wire.openai_whole import read_whole
 from headrace.wire.refusals import refused
 
 _PATHS = {"chat": "/chat/completions", "completions": "/completions", "embeddings": "/embeddings"}
+GOES_ON = {"continue_final_message": True, "add_generation_prompt": False}
+"""vLLM's and SGLang's fields, which other servers took over."""
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -25,11 +29,13 @@ class OpenAIAdapter:
         health_path: the engine's own health check; None asks for the list of models.
         urgent: what the engine's `priority` of an urgent request is, -1 or 1; 0: it knows no such field, and servers
             that know OpenAI's fields only refuse a request that has it.
+        goes_on: the fields that make a chat go on from its last message, where that is the assistant's.
     """
 
-    def __init__(self, health_path: str | None = None, urgent: int = 0) -> None:
+    def __init__(self, health_path: str | None = None, urgent: int = 0, goes_on: Mapping[str, bool] = GOES_ON) -> None:
         self._health_path = health_path
         self._urgent = urgent
+        self._goes_on = goes_on
 
     def encode(
         self,
@@ -40,6 +46,8 @@ class OpenAIAdapter:
         service_class: ServiceClass = ServiceClass.NORMAL,
     ) -> EngineRequest:
         """The client's body; a field that needs no change keeps the very bytes the client wrote."""
+        if call.continuation is not None:
+            call = continued(call, self._goes_on)
         accept = "text/event-stream" if call.stream else "application/json"
         path = api_path(instance.address, _PATHS[call.endpoint])
         priority = call.priority if self._urgent else None
@@ -49,7 +57,8 @@ class OpenAIAdapter:
 
     def decoder(self, call: OpenAICall) -> Decoder:
         """For the answer to a call with `stream`."""
-        return OpenAIDecoder(call)
+        part = call.continuation
+        return OpenAIDecoder(call) if part is None else ContinuedDecoder(call, part)
 
     def whole(self, call: OpenAICall, body: bytes) -> tuple[bytes, Outcome]:
         """The engine's body with the model's name the client asked for."""
