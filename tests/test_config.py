@@ -194,6 +194,10 @@ def test_a_window_can_be_set_or_taken_away(written: Written) -> None:
         ("sheduling: {policy: fair}", "sheduling: unknown key; did you mean scheduling?"),
         ("port: 1", "port: unknown key; did you mean server.port?"),
         ("scheduling: {weights: {user: {a: 1}}}", "scheduling.weights.user: unknown key; did you mean users?"),
+        (
+            "scheduling: {prices: {gpt-4o: {promt: 1}}}",
+            "scheduling.prices.gpt-4o.promt: unknown key; did you mean prompt?",
+        ),
         ("instances: [{adress: x}]", "instances[0].adress: unknown key; did you mean address?"),
         ("dedup: {zzz: 1}", "dedup.zzz: unknown key; known here: mode, ttl_seconds, max_entries, max_bytes, scope"),
         ("server: {port: 70000}", "server.port: should be less than or equal to 65535"),

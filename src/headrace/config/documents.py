@@ -55,13 +55,13 @@ def _entry(name: str, field: FieldInfo, depth: int) -> Iterator[str]:
     """One key, and the keys below it if it is a section."""
     below = _section_in(field.annotation)
     default: object = field.get_default(call_default_factory=True)
+    comment = field.description if depth else None
     if below is None:
-        yield from _line(f"{name}: {_text(_plain(default))}", field.description, depth)
+        yield from _line(f"{name}: {_text(_plain(default))}", comment, depth)
         return
     if default is None:
-        yield from _line(f"{name}: null", field.description, depth)
+        yield from _line(f"{name}: null", comment, depth)
         return
-    comment = field.description if depth else None
     yield from _line(f"{name}:", comment, depth)
     for key, item in below.model_fields.items():
         yield from _entry(key, item, depth + 1)

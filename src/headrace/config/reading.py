@@ -177,14 +177,26 @@ def _unknown_keys(value: object, model: type[BaseModel], path: str) -> Iterator[
         if field is None:
             yield f"{here}: unknown key{_suggestion(str(key), model)}"
             continue
-        for below in _models_in(field.annotation):
-            if get_origin(field.annotation) is tuple and not isinstance(item, list):
-                continue
-            if isinstance(item, list):
-                for number, entry in enumerate(item):
-                    yield from _unknown_keys(entry, below, f"{here}[{number}]")
-            else:
-                yield from _unknown_keys(item, below, here)
+        for below, section, place in _sections(item, field.annotation, here):
+            yield from _unknown_keys(below, section, place)
+
+
+def _sections(value: object, annotation: object, path: str) -> Iterator[tuple[object, type[BaseModel], str]]:
+    """What stands where a section may stand, with that section and the place in the file.
+
+    The keys of a mapping by names and the entries of a list are the reader's own: only what is below them is looked at.
+    """
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield value, annotation, path
+    elif get_origin(annotation) is dict:
+        for key, item in value.items() if isinstance(value, dict) else ():
+            yield from _sections(item, get_args(annotation)[1], f"{path}.{key}")
+    elif get_origin(annotation) is tuple:
+        for number, item in enumerate(value if isinstance(value, list) else ()):
+            yield from _sections(item, get_args(annotation)[0], f"{path}[{number}]")
+    else:
+        for argument in get_args(annotation):
+            yield from _sections(value, argument, path)
 
 
 def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
