@@ -10,6 +10,9 @@ Gates that need nothing from the engine:
 * Pending: of short prompts many fit into the window. So no more requests than the engine's queue may hold are sent and
   not begun, unless the engine has shown that it works on as many as are there at the same time (`breadth.Breadth`).
 
+One place of the engine's queue is kept for guests (`adaptive.GUESTS`), so that who comes into a flood need not wait for
+something of it to begin or end.
+
 Where the engine's own metrics are known they tighten this, never loosen it: its queue stays short, its KV cache is not
 filled to the brim, nothing of a class is sent while tokens come slower than that class bears, and batch goes only where
 the engine's queue is empty.
@@ -162,26 +165,28 @@ class Gate:
                 self._lapse(now)
             if self.unstarted and self.unstarted + tokens > self.window:
                 return "window"
-        if self.in_flight and (reason := self._overfull(tokens, service_class, now)):
+        if self.in_flight and (reason := self._overfull(tokens, service_class, guest, now)):
             return reason
         return self._no_batch(now) if service_class is ServiceClass.BATCH else ""
 
-    def _overfull(self, tokens: int, service_class: ServiceClass, now: float) -> str:
+    def _overfull(self, tokens: int, service_class: ServiceClass, guest: bool, now: float) -> str:
         """Why the engine's own metrics forbid it; while they are unknown, what it has shown decides."""
+        may_wait = self._settings.waiting_below
+        if not guest and may_wait > 1.0:
+            may_wait -= 1.0
         if self.engine.fresh(now) is None:
-            return "" if self.window is None or self._seats() else "pending"
+            return "" if self.window is None or self._seats(may_wait) else "pending"
         if self.pace.crowded(self._slowest(service_class)) > 1.0:
             return "pace"
         waiting = self.engine.waiting(now, self.breadth.most)
-        if waiting is not None and waiting >= self._settings.waiting_below:
+        if waiting is not None and waiting >= may_wait:
             return "engine_queue"
         kv = self.engine.kv(self.unstarted + tokens, now)
         return "kv" if kv is not None and kv >= self._settings.kv_below else ""
 
-    def _seats(self) -> bool:
+    def _seats(self, may_wait: float) -> bool:
         """One more cannot make the engine's queue longer than it may be."""
-        most = self._settings.waiting_below
-        return self.pending < most or self.in_flight < self.breadth.most + most
+        return self.pending < may_wait or self.in_flight < self.breadth.most + may_wait
 
     def _slowest(self, service_class: ServiceClass) -> float:
         """Seconds per token that a class bears."""

@@ -22,6 +22,10 @@ _RATE_WINDOW = 2.0
 """Seconds over which a pool's capacity is measured."""
 
 
+_KEPT = frozenset({"in_flight", "pending", "engine_queue"})
+"""Reasons that leave places for guests."""
+
+
 class Room(Enum):
     """For whom there is room."""
 
@@ -73,7 +77,7 @@ class Pool:
         for member in self.members:
             if not (reason := member.closed(1, now)):
                 return Room.ANYBODY
-            if reason == "in_flight" and member.gate.in_flight < member.gate.limiter.ample:
+            if reason in _KEPT and not member.closed(1, now, guest=True):
                 found = Room.GUESTS
         return found
 
