@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from headrace.core.routing import mean_speed, open_for, score, weigh
+from headrace.core.routing import mean_speed, open_for, score, weight
 from headrace.core.settings import RoutingSettings, Strategy
 from headrace.core.ticket import Call
 from headrace.model import InstanceView
@@ -87,7 +87,7 @@ def _candidate(
             "most_in_flight": float(state.gate.limiter.most),
             "capacity": state.instance.capacity,
             "load": state.load,
-            "request_weight": weigh(call.request.prompt_tokens, call.expected),
+            "request_weight": weight(state, call),
             "speed_to_mean": state.speed / speed if state.speed and speed else 1.0,
             "reliability": state.reliability,
             "speed_weight": settings.speed,

@@ -1,0 +1,1 @@
+"""The admin API: instances, breakers, what goes on, dead letters. `door` is what the front door mounts."""
