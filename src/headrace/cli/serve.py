@@ -106,9 +106,9 @@ def _run(config: Config, sample: str, journal: Journal | None, *, talk: bool) ->
 
 def server_settings(config: Config) -> ServerSettings:
     """What the front door is told."""
-    from headrace.server.settings import ServerSettings
+    from headrace.server.settings import AdminSettings, ServerSettings
 
-    server = config.server
+    server, admin = config.server, config.admin
     return ServerSettings(
         body_limit=server.body_limit_bytes,
         bodies_limit=server.bodies_limit_bytes,
@@ -120,6 +120,7 @@ def server_settings(config: Config) -> ServerSettings:
         queue_note_after=server.queue_comment_after_seconds,
         queue_note_every=server.queue_comment_every_seconds,
         drain_grace=server.drain_seconds,
+        admin=AdminSettings(key=config.admin_key(), listed=admin.listed(), key_variables=admin.key_variables),
     )
 
 

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from headrace.server.admin.door import AdminDoor
 from headrace.server.asgi import Endpoint
 from headrace.server.exchange import Handler
 from headrace.server.health import Health
@@ -77,6 +78,21 @@ def build_app(
         *get(health.live, "/live", "/livez"),
         *get(health.health, "/health", "/healthz"),
         *get(health.version, "/version"),
+        *_administration(gateway, settings, intake),
     ]
     router = Router(routes, redirect_slashes=False, default=Endpoint(unknown_route, _ANY, intake))
     return Application(router, direct, intake)
+
+
+def _administration(gateway: GatewayPort, settings: ServerSettings, intake: Intake) -> Sequence[Route]:
+    """The way to the admin API, if the gateway can be administered. What lies behind it is loaded when it is used."""
+    port = gateway.administration
+    if port is None:
+        return ()
+
+    def load() -> ASGIApp:
+        from headrace.server.admin.app import AdminRules, build_admin  # noqa: PLC0415 - FastAPI is not loaded in vain
+
+        return build_admin(port, AdminRules(settings.admin.listed, settings.admin.key_variables))
+
+    return AdminDoor(load, settings.admin.key, intake).routes()

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from headrace.runtime.addresses import Allowed
 from headrace.runtime.sharing import DedupMode, DedupScope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminSettings:
+    """Who may use the admin API, and what may be registered through it."""
+
+    key: str | None = field(default=None, repr=False)
+    """What callers must present; None: only this machine is let in."""
+    listed: Allowed = field(default_factory=Allowed)
+    """Where instances may be."""
+    key_variables: tuple[str, ...] = ()
+    """Patterns of the variables that may hold their keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,3 +44,5 @@ class ServerSettings:
     """Seconds between two such words."""
     drain_grace: float = 30.0
     """What the running requests get when the process is told to stop."""
+    admin: AdminSettings = field(default_factory=AdminSettings)
+    """The admin API."""
