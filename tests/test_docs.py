@@ -13,11 +13,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import yaml
 
 from headrace.cli import COMMANDS, main
 from headrace.config import load
-from headrace.config.reading import validated
+from headrace.config.reading import parsed, validated
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -88,7 +87,7 @@ def test_commands_exist(words: list[str]) -> None:
 def test_configurations_load(document: str, text: str) -> None:
     """Each piece of configuration in the documents is one that headrace accepts."""
     assert document
-    validated(yaml.safe_load(text), document)
+    validated(parsed(text.encode(), document), document)
 
 
 def test_the_readme_s_configuration_can_be_started(tmp_path: Path) -> None:

@@ -11,6 +11,13 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from headrace.config.administration import AdminSection, ScalingSection
 from headrace.config.instances import InstanceSection
+from headrace.config.models import (
+    Behind,
+    FallbackEntry,
+    ModelName,
+    model_settings,
+    refuse_impossible,
+)
 from headrace.config.sections import (
     CircuitBreakerSection,
     DeadLettersSection,
@@ -45,6 +52,9 @@ from headrace.model import Instance, ServiceClass
 from headrace.runtime.stores.keeping import Keeping
 from headrace.runtime.webhooks import Hook
 
+_SLOW = 0.8
+"""An answer that took more than this share of a timeout speaks against its instance a little."""
+
 
 class Config(Section):
     """Everything headrace can be told. Made by `load`; frozen; equal inputs give equal configurations."""
@@ -57,7 +67,17 @@ class Config(Section):
     instances: tuple[InstanceSection, ...] = Field(
         (), max_length=1000, description="The engines; none: those named by the environment, else the built-in echo."
     )
-    routing: RoutingSection = Field(default_factory=RoutingSection, description="Retries.")
+    models: dict[ModelName, Behind] = Field(
+        default_factory=dict,
+        max_length=1000,
+        description="Names of your own: {gpt-4o: qwen3-32b, smart: [qwen3-32b, gpt-5], mixed: {small: 3, large: 1}}.",
+    )
+    fallbacks: dict[ModelName, FallbackEntry] = Field(
+        default_factory=dict,
+        max_length=1000,
+        description="Who takes over: {qwen3-32b: [gpt-5]}, or {qwen3-32b: {to: [gpt-5], on: [exhausted]}}.",
+    )
+    routing: RoutingSection = Field(default_factory=RoutingSection, description="Retries, and help from remote.")
     load_balancer: LoadBalancerSection = Field(
         default_factory=LoadBalancerSection, description="Which of the open instances gets the request."
     )
@@ -89,6 +109,7 @@ class Config(Section):
         instances = self.model_instances()
         _refuse_twice("the instance id '{}' is used twice", (instance.id for instance in instances))
         _refuse_twice("{} is listed twice at the same address; one of them is enough", self._places())
+        refuse_impossible(model_settings(self.models, self.fallbacks), instances)
         return self
 
     def _places(self) -> Iterator[str]:
@@ -198,7 +219,9 @@ class Config(Section):
                 speed=self.load_balancer.weights.speed,
                 reliability=self.load_balancer.weights.reliability,
                 load=self.load_balancer.weights.load,
+                spill_after=self.routing.spill_after(),
             ),
+            models=model_settings(self.models, self.fallbacks),
             limits=LimitSettings(per_user=_rule(self.limits.per_user), per_tenant=_rule(self.limits.per_tenant)),
         )
 
@@ -265,6 +288,8 @@ class Config(Section):
             backoff_cap=routing.backoff_cap_seconds,
             cooldown=self.load_balancer.cooldown_seconds,
             cooldown_cap=self.load_balancer.cooldown_cap_seconds,
+            slow_answer=_SLOW * self.timeouts.attempt,
+            slow_first_token=_SLOW * self.timeouts.first_token,
             longest_wait=routing.longest_wait_seconds,
             resume=routing.resume,
             max_resumes=routing.max_resumes,

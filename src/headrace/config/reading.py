@@ -61,9 +61,14 @@ def validated(tree: Tree, source: str) -> Config:
 
 # ----------------------------------------------------------------------------------------------------------- file
 
+_TRUTH, _TEXT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str"
+
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that refuses a key given twice, which YAML readers otherwise let pass in silence."""
+    """Safe YAML that refuses a key given twice, which YAML readers otherwise let pass in silence.
+
+    A key is a text whatever it looks like: `on` is no truth value there.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         """A mapping whose keys differ. Raises yaml.MarkedYAMLError for a key given twice."""
@@ -73,6 +78,8 @@ class _Loader(yaml.SafeLoader):
             if key in seen and key != "<<":
                 raise yaml.MarkedYAMLError(problem=f"the key '{key}' is given twice", problem_mark=key_node.start_mark)
             seen.add(key)
+            if key_node.tag == _TRUTH:
+                key_node.tag = _TEXT
         return super().construct_mapping(node, deep=deep)
 
 
@@ -147,7 +154,7 @@ def _from_environment(env: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...],
                 yield _SHORT[name], value
         elif "__" in name or name == "HEADRACE_INSTANCES":
             try:
-                yield tuple(name.removeprefix("HEADRACE_").lower().split("__")), yaml.safe_load(value)
+                yield tuple(name.removeprefix("HEADRACE_").lower().split("__")), yaml.load(value, _Loader)  # noqa: S506
             except yaml.YAMLError as error:
                 raise ConfigError(f"{name}: the value is not YAML") from error
 

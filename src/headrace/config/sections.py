@@ -11,8 +11,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from headrace.core.settings import CostName, PolicyName, Strategy
+from headrace.model import ServiceClass
 
 Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
+Wait = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -147,8 +149,16 @@ class GatesSection(Section):
     )
 
 
+class SpillSection(Section):
+    """When remote instances help, by class; null: only when no local one is left."""
+
+    interactive: Wait | None = Field(default=None, description="Someone waits for each word.")
+    normal: Wait | None = Field(default=None, description="The default class.")
+    batch: Wait | None = Field(default=None, description="Work that may take hours.")
+
+
 class RoutingSection(Section):
-    """What happens when an attempt fails."""
+    """What happens when an attempt fails, and when remote instances help."""
 
     max_retries: int = Field(2, ge=0, le=20, description="Further attempts after the first, each at another instance.")
     resume: bool = Field(
@@ -166,6 +176,24 @@ class RoutingSection(Section):
     longest_wait_seconds: Seconds = Field(
         10.0, description="Longest wait of a request for an instance that cools down."
     )
+    spill_after_seconds: Wait | SpillSection | None = Field(
+        default=None,
+        description="Wait after which a remote instance helps full local ones: seconds, {normal: 5}, or null: never.",
+    )
+
+    def spill_after(self) -> dict[ServiceClass, float]:
+        """The wait of each class for which there is one."""
+        after = self.spill_after_seconds
+        if after is None:
+            return {}
+        if not isinstance(after, SpillSection):
+            return dict.fromkeys(ServiceClass, after)
+        waits = {
+            ServiceClass.INTERACTIVE: after.interactive,
+            ServiceClass.NORMAL: after.normal,
+            ServiceClass.BATCH: after.batch,
+        }
+        return {service_class: wait for service_class, wait in waits.items() if wait is not None}
 
 
 class ScoreWeights(Section):
