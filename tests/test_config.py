@@ -312,3 +312,30 @@ metrics: {poll_seconds: 1}
 def test_a_place_of_metrics_is_a_path_or_a_url(written: Written, place: str) -> None:
     """Anything else is refused at the start, not at the first poll."""
     assert refusal(written, f"metrics: {{path: '{place}'}}").startswith("metrics.path: ")
+
+
+@pytest.mark.parametrize(
+    ("entry", "resumes"),
+    [
+        ({"engine": "vllm"}, True),
+        ({"engine": "sglang"}, True),
+        ({"engine": "llamacpp"}, True),
+        ({"engine": "vllm", "tier": "remote"}, False),
+        ({"engine": "openai"}, False),
+        ({"engine": "ollama"}, False),
+        ({"engine": "vllm", "resume": False}, False),
+        ({"engine": "vllm", "resume": "off"}, False),
+        ({"engine": "openai", "resume": "on"}, True),
+        ({"engine": "vllm", "tier": "remote", "resume": True}, True),
+    ],
+)
+def test_broken_streams_go_on_at_local_engines_that_can_do_it(entry: dict[str, object], resumes: bool) -> None:
+    """Unless the file says otherwise, which a bare YAML `on` or `off` does as well as a word."""
+    config = Config.model_validate({"instances": [{"address": "http://x:1", **entry}]})
+    assert config.model_instances()[0].resume is resumes
+
+
+def test_an_engine_that_cannot_go_on_is_not_told_to() -> None:
+    """Said at load, by name."""
+    with pytest.raises(ValueError, match="resume cannot be on: ollama"):
+        Config.model_validate({"instances": [{"address": "http://x:1", "engine": "ollama", "resume": True}]})

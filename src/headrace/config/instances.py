@@ -7,12 +7,15 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from headrace.config.sections import Count, Place, Section, Weight
+from headrace.config.sections import Count, Place, Section, Weight, switch
 from headrace.model import Engine, Instance, ServedModel, Tier
+from headrace.wire.adapters import GOING_ON
 
 EngineName = Literal["openai", "vllm", "llamacpp", "sglang", "tgi", "tensorrt", "ollama", "echo"]
 
 _KNOWS_PRIORITY = ("vllm", "sglang")
+_RESUMED = ("vllm", "sglang", "llamacpp")
+"""Asked for the rest of a broken stream unless the file says otherwise; what others do with such a request varies."""
 
 DEFAULT_WINDOW_TOKENS = 3072
 """Prompt tokens a local engine may hold un-started: one and a half prefill steps of a large one, so that the step under
@@ -89,6 +92,10 @@ class InstanceSection(Section):
         default=False,
         description="Tell vllm or sglang each request's class as its priority; they must schedule by it.",
     )
+    resume: Annotated[Literal["auto", "on", "off"], BeforeValidator(switch)] = Field(
+        "auto",
+        description="Give it the beginning of a broken stream and send the rest; auto: local vllm, sglang, llamacpp.",
+    )
     metadata: dict[str, str] = Field(default_factory=dict, description="Free labels.")
 
     @field_validator("address")
@@ -106,6 +113,8 @@ class InstanceSection(Section):
             raise ValueError(
                 f"forward_priority is for {' and '.join(_KNOWS_PRIORITY)}; {self.engine} has no priorities"
             )
+        if self.resume == "on" and Engine(self.engine) not in GOING_ON:
+            raise ValueError(f"resume cannot be on: {self.engine} has no way to go on from a part of an answer")
         names = [entry.name for entry in self.models]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -117,6 +126,12 @@ class InstanceSection(Section):
         if self.window_tokens != "auto":
             return self.window_tokens
         return DEFAULT_WINDOW_TOKENS if self.tier is Tier.LOCAL and self.engine != "echo" else None
+
+    def resumes(self) -> bool:
+        """Whether it may be asked for the rest of a broken stream."""
+        if self.resume != "auto":
+            return self.resume == "on"
+        return self.tier is Tier.LOCAL and self.engine in _RESUMED
 
     def as_instance(self, instance_id: str) -> Instance:
         """The value the other rooms work with; `instance_id` stands in where the file gives none."""
@@ -134,6 +149,7 @@ class InstanceSection(Section):
             api_key_env=self.api_key_env,
             metrics=self.metrics,
             forward_priority=self.forward_priority,
+            resume=self.resumes(),
             metadata=self.metadata,
         )
 
