@@ -171,3 +171,12 @@ def test_listening_on_localhost_works_by_name() -> None:
     """A host name is resolved once, to one address."""
     with listen("localhost", 0) as listener:
         assert listener.getsockname()[1] > 0
+
+
+async def test_a_connection_does_not_wait_to_fill_its_packets() -> None:
+    """An answer in two writes leaves at once, whichever event loop runs: accepted sockets have no Nagle delay."""
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()[:2]):
+        listener.setblocking(True)
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

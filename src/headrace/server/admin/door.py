@@ -120,11 +120,11 @@ class AdminDoor:
 
 def _unreadable(exchange: AsgiExchange) -> Fault | None:
     """Bodies are JSON, or lines of it; a form that a page from elsewhere could send is neither."""
-    if exchange.method in ("GET", "HEAD", "OPTIONS"):
+    if not announced(exchange) and exchange.header("transfer-encoding") is None:
         return None
     media = (exchange.header("content-type") or "").partition(";")[0].strip().lower()
     json = media == "application/json" or (media.startswith("application/") and media.endswith("+json"))
-    if not json and media not in _LINES and (media or announced(exchange)):
+    if not json and media not in _LINES:
         message = "The body must be JSON. Send it with content-type: application/json."
         return invalid_request(message, status=415)
     if (exchange.header("content-encoding") or "identity").strip().lower() != "identity":
