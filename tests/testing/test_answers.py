@@ -55,6 +55,22 @@ def test_streamed_and_whole_are_the_same_text() -> None:
     assert (json.loads(closing[1][6:])["choices"], closing[2:]) == ([], ["data: [DONE]", ""])
 
 
+@pytest.mark.parametrize("given", ["one", "one two three one", "one two three one two three"])
+def test_an_answer_can_be_gone_on_from(given: str) -> None:
+    """The rest alone, its first blank included; the given words count as prompt and against the engine's own end."""
+    messages = [{"role": "user", "content": "one two three"}, {"role": "assistant", "content": given}]
+    whole = json.loads(_chat(7).whole())["choices"][0]["message"]["content"]
+    rest = _chat(7, messages=messages, continue_final_message=True, add_generation_prompt=False)
+    body = json.loads(rest.whole())
+    streamed = "".join(
+        json.loads(rest.piece(number)[6:])["choices"][0]["delta"]["content"]
+        for number in range(1, rest.asked.output + 1)
+    )
+    assert given + body["choices"][0]["message"]["content"] == given + streamed == whole
+    assert body["usage"]["total_tokens"] == 3 + 7
+    assert _chat(messages=messages, continue_final_message=True).asked.output == 16 - len(given.split())
+
+
 def test_prompts_of_every_form_are_counted() -> None:
     """Content in parts, several messages, token numbers: all count as prompt tokens."""
     parts = [

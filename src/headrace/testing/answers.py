@@ -1,7 +1,8 @@
 """What the mock engine reads from a request and writes as an answer: OpenAI shapes as vLLM sends them.
 
 A token is a word. The answer repeats the words of the last user message (or of the prompt) from the start until it is
-long enough, so its text follows from the request alone and its usage can be counted in it.
+long enough, so its text follows from the request alone and its usage can be counted in it. A chat with
+`continue_final_message` goes on after the words that its last message, the assistant's, holds already.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class Asked:
     words: tuple[str, ...]
     output: int
     finish_reason: str
+    given: int
+    """Words of the answer that the request holds already."""
     priority: int
     """Lower goes first, on an engine that looks at it."""
 
@@ -80,9 +83,13 @@ def read_completion(body: bytes, *, chat: bool, model: str, eos_after: int | Non
     if fields.get("n") not in (None, 1):
         raise Refused(400, "This engine gives one choice: n must be 1.", "n")
     text, total = _chat_text(fields) if chat else _prompt_text(fields)
+    given = len(_given(fields).split()) if chat else 0
     cap = _limit(fields)
-    natural = eos_after if eos_after is not None and fields.get("ignore_eos") is not True else None
-    output = min(value for value in (cap, natural) if value is not None) if cap or natural else DEFAULT_TOKENS
+    natural = None
+    if eos_after is not None and fields.get("ignore_eos") is not True:
+        natural = max(1, eos_after - given)
+    output = min(value for value in (cap, natural) if value is not None) if cap or natural else 0
+    output = output or max(1, DEFAULT_TOKENS - given)
     options = fields.get("stream_options")
     return Asked(
         chat=chat,
@@ -93,6 +100,7 @@ def read_completion(body: bytes, *, chat: bool, model: str, eos_after: int | Non
         words=tuple(text.split()) or ("ok",),
         output=output,
         finish_reason="length" if output == cap and output != natural else "stop",
+        given=given,
         priority=_priority(fields.get("priority")),
     )
 
@@ -131,7 +139,7 @@ class Rendering:
     _before: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._words = itertools.cycle(self.asked.words)
+        self._words = itertools.islice(itertools.cycle(self.asked.words), self.asked.given, None)
         kind = "chat.completion.chunk" if self.asked.chat else "text_completion"
         envelope = {"id": self.id, "object": kind, "created": self.created, "model": self.asked.model}
         self._before = b"data: " + _dump(envelope)[:-1]
@@ -143,7 +151,7 @@ class Rendering:
     def piece(self, index: int) -> bytes:
         """The chunk of the token with that index, from 1; to be asked for in order."""
         text = next(self._words)
-        return self._chunk({"content": text if index == 1 else " " + text}, None)
+        return self._chunk({"content": text if index + self.asked.given == 1 else " " + text}, None)
 
     def closing(self) -> bytes:
         """Finish chunk, the usage chunk if it was asked for, and [DONE]."""
@@ -155,7 +163,8 @@ class Rendering:
     def whole(self) -> bytes:
         """The answer as one body."""
         asked = self.asked
-        text = " ".join(itertools.islice(itertools.cycle(asked.words), asked.output))
+        words = itertools.islice(itertools.cycle(asked.words), asked.given, asked.given + asked.output)
+        text = " ".join([*[""] * bool(asked.given), *words])
         choice: dict[str, object] = {"index": 0, "text": text}
         if asked.chat:
             choice = {"index": 0, "message": {"role": "assistant", "content": text}}
@@ -235,6 +244,15 @@ def _chat_text(fields: Mapping[str, object]) -> tuple[str, int]:
         if message.get("role") == "user":
             last = text
     return last, total
+
+
+def _given(fields: Mapping[str, object]) -> str:
+    """The beginning of the answer that the engine is to go on from."""
+    messages = fields.get("messages")
+    last: object = messages[-1] if isinstance(messages, list) and messages else None
+    if fields.get("continue_final_message") is not True or not isinstance(last, dict):
+        return ""
+    return _content(last.get("content")) if last.get("role") == "assistant" else ""
 
 
 def _content(content: object) -> str:
