@@ -63,7 +63,7 @@ class Headrace:
             dead_letters=self.dead_letters,
             keeping=config.letters_kept(),
         )
-        self.gateway.observe(Metrics(registry, exact_models(self.instances)))
+        self.gateway.observe(Metrics(registry, exact_models(self.instances), config.models))
         self.latencies = Latencies()
         self.gateway.observe(self.latencies)
         self._scaling = config.scaling.settings()

@@ -407,6 +407,55 @@ class Draining:
     until: float
 
 
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """An instance is to get no new work, or may have it again; what runs there runs on."""
+
+    instance: str
+    draining: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tripped:
+    """An instance's breaker was opened by hand."""
+
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """An instance's breaker was closed by hand: its failures and its cooldown are forgotten."""
+
+    instance: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What took time to find out about an instance, so that the next process need not find it out again."""
+
+    instance: str
+    speed: float = 0.0
+    """Output tokens per second; 0 while unknown."""
+    reliability: float = 1.0
+    prefill_seconds: float | None = None
+    """Seconds per prompt token; None while unknown."""
+    limit: float | None = None
+    """The in-flight limit that was found; None where it is fixed."""
+    opens_in: float | None = None
+    """Seconds until its open breaker lets a probe through; None: it is closed."""
+    wait: float = 0.0
+    """What the breaker waits after the next failed probe is twice this; 0: it is closed."""
+    cooldown: float = 0.0
+    """Seconds for which it is left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What the process before had learned."""
+
+    learned: tuple[Learned, ...]
+
+
 Event = (
     Arrived
     | Looked
@@ -420,6 +469,10 @@ Event = (
     | Woke
     | Reconfigured
     | Draining
+    | Drained
+    | Tripped
+    | Mended
+    | Recalled
 )
 
 
@@ -556,6 +609,18 @@ class InstanceView:
     """Share of its KV cache in use, as last reported; None: unknown."""
     closed_seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     """Seconds that something waited while it was shut, by reason; "other": it was open, but not to what waited."""
+    load: float = 0.0
+    """Sum of the weights of the requests it is working on."""
+    breaker_changes: Mapping[BreakerState, int] = field(default_factory=dict[BreakerState, int])
+    """How often the breaker went into each state."""
+    breaker_for: float = 0.0
+    """Seconds since it was last opened or closed; 0: never."""
+    cooldown_because: str = ""
+    """The cause of the attempt that began the cooldown; "" while there is none."""
+    cooldown_for: float = 0.0
+    """Seconds since the cooldown began."""
+    ramp: int | None = None
+    """Requests it may have for now, because it has just come back; None: as many as else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -574,9 +639,11 @@ class Snapshot:
     queued_by_user: Mapping[str, int]
     """The users with most in the queue (bounded), as `tenant/user`."""
     instances: tuple[InstanceView, ...]
+    names: tuple[str, ...] = ()
+    """The operator's own names for models."""
     totals: Mapping[str, int]
-    """Counts since the start: accepted, refused, answered, failed, cancelled, model_calls, joined, hits, retries, and the
-    resumes among these."""
+    """Counts since the start: accepted, refused, answered, failed, cancelled, model_calls, joined, hits, retries, the
+    resumes among these, and attempts at models that took over (fallbacks)."""
     service: Mapping[str, float] = field(default_factory=dict[str, float])
     """What the 20 users served most were charged in about the last minute, in charged tokens, as `tenant/user`."""
     jain: float | None = None

@@ -132,6 +132,7 @@ class Scheduler:
             following=len(book.tickets) - len(book.calls),
             queued_by_class=self._dispatcher.backlog.by_class(),
             queued_by_user=self._dispatcher.backlog.by_user(_TOP_USERS),
+            names=self._fallbacks.catalogue.names,
             instances=tuple(state.view(now) for state in self._fleet.states.values()),
             totals=dict(book.totals),
             service=accounts.received.top(_TOP_SERVED, now),

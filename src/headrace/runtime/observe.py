@@ -57,12 +57,14 @@ class Metrics:
 
     Args:
         registry: where the metrics live; one of its own per gateway.
-        models: the exact model names of the configuration; anything else is `other`.
+        models: the exact model names of the instances; anything else is `other`.
+        names: the operator's own names for models, which stay when the instances change.
     """
 
-    def __init__(self, registry: CollectorRegistry, models: Iterable[str]) -> None:
+    def __init__(self, registry: CollectorRegistry, models: Iterable[str], names: Iterable[str] = ()) -> None:
         self.registry = registry
-        self._models = frozenset(models)
+        self._names = frozenset(names)
+        self._models = self._names.union(models)
         self._open: dict[str, _Open] = {}
         self._leaders: dict[str, str] = {}
         per_model = ("model", "class")
@@ -86,6 +88,12 @@ class Metrics:
         self._calls = Counts(registry, "model_calls_total", "Attempts sent to instances.", "instance")
         self._outcomes = Counts(registry, "attempts_total", "Attempts by how they ended.", "cause", "kind")
         self._retries = Counts(registry, "retries_total", "Attempts after one that failed, by why it did.", "cause")
+        self._fallbacks = Counts(
+            registry,
+            "fallbacks_total",
+            "Attempts at a model that took over, by the name asked for, that model, and why.",
+            *("model", "to", "cause"),
+        )
         self._resumed = Counts(
             registry, "resumed_requests_total", "Requests whose answer broke off and went on elsewhere.", "ending"
         )
@@ -110,7 +118,7 @@ class Metrics:
         elif isinstance(event, Finished):
             self._finished(event, decisions, now)
         elif isinstance(event, Reconfigured):
-            self._models = frozenset(
+            self._models = self._names.union(
                 served.name for instance in event.instances for served in instance.models if "*" not in served.name
             )
         for decision in decisions:
@@ -152,6 +160,9 @@ class Metrics:
             self._wait.note(decision.waited, decision.request.flow.service_class.value)
         else:
             self._retries.add(decision.cause.value)
+        if decision.fallback is not None:
+            asked = decision.request.model if decision.request.model in self._models else "other"
+            self._fallbacks.add(asked, decision.model, decision.fallback.value)
 
     def _settled(self, decision: Settle, now: float) -> None:
         known = self._open.pop(decision.ticket, None)

@@ -58,7 +58,7 @@ class DataPath:
         return handle
 
     def models(self, exchange: Exchange) -> None:
-        """`GET /v1/models`: every name an instance is configured for; patterns cannot be listed."""
+        """`GET /v1/models`: the operator's own names, and those the instances serve; patterns cannot be listed."""
         names = [name for name in self._names() if "*" not in name]
         answer_json(exchange, 200, models_body(names, self._created))
 
@@ -186,9 +186,10 @@ class DataPath:
         return new_id() if request_id in self._open else request_id
 
     def _names(self) -> list[str]:
-        """Configured names and patterns, each once, in the order of the configuration."""
-        instances = self._gateway.snapshot().instances
-        return list(dict.fromkeys(name for instance in instances for name in instance.models))
+        """Names and patterns, each once: the operator's own first, then those of the instances in their order."""
+        snapshot = self._gateway.snapshot()
+        served = (name for instance in snapshot.instances for name in instance.models)
+        return list(dict.fromkeys((*snapshot.names, *served)))
 
     def _log_refusal(self, request_id: str, fault: Fault, arrived: float) -> None:
         milliseconds = round((self._clock() - arrived) * 1000, 1)
