@@ -64,20 +64,18 @@ class Front:
 
 
 @asynccontextmanager
-async def front(
-    *engines: ScriptedEngine | MockEngine, each: Sequence[Mapping[str, object]] = (), **sections: Mapping[str, object]
-) -> AsyncIterator[Front]:
+async def front(*engines: ScriptedEngine | MockEngine, **sections: Mapping[str, object]) -> AsyncIterator[Front]:
     """A gateway before these engines, which are called a, b, c, ... and serve the model `m`.
 
     `sections` are those of the configuration file; an `instances` section holds what is to be added to each engine's,
-    where `{}` stands for its name, `each` what is to be added to that of the first, the second, and so on, and `env`
-    their keys by the variables' names. Health checks happen once, at the start; dead letters stay in memory unless a
-    path is given.
+    where `{}` stands for its name, `each` what is to be added to that of one of them, by name, and `env` their keys by
+    the variables' names. Health checks happen once, at the start; dead letters stay in memory unless a path is given.
     """
+    each = sections.pop("each", {})
     extra, env = sections.pop("instances", {}), sections.pop("env", {})
     instances = [
-        {"id": name, "address": engine.url, "models": ["m"], **_of(name, extra), **own}
-        for name, engine, own in zip("abcdefgh", engines, (*each, *[{}] * len(engines)), strict=False)
+        {"id": name, "address": engine.url, "models": ["m"], **_of(name, extra), **_own(each.get(name))}
+        for name, engine in zip("abcdefgh", engines, strict=False)
     ]
     settings = {"health_check": {"interval_seconds": 86_400}, "dead_letters": {"path": None}, **sections}
     config = Config.model_validate({"instances": instances, **settings})
@@ -94,3 +92,7 @@ async def front(
 def _of(name: str, extra: Mapping[str, object]) -> Mapping[str, object]:
     """What is to be added for one engine: texts with `{}` in them get its name."""
     return {key: value.replace("{}", name) if isinstance(value, str) else value for key, value in extra.items()}
+
+
+def _own(extra: object) -> Mapping[str, object]:
+    return extra if isinstance(extra, Mapping) else {}

@@ -15,9 +15,8 @@ from tests.runtime.virtual import later, virtually
 
 TOO_LONG = {"error": {"message": "This model's maximum context length is 8 tokens.", "type": "invalid_request_error"}}
 FILTERED = {"error": {"message": "The content management policy says no.", "code": "content_filter"}}
-TWO_MODELS: list[dict[str, object]] = [{"models": ["a-model"]}, {"models": ["b-model"]}]
-NEAR: dict[str, object] = {"tier": "local"}
-FAR: dict[str, object] = {"tier": "remote"}
+TWO_MODELS = {"a": {"models": ["a-model"]}, "b": {"models": ["b-model"]}}
+FAR = {"tier": "remote"}
 BROKEN = steps.json(500, {"error": {"message": "boom"}})
 
 
@@ -124,7 +123,7 @@ async def test_when_local_is_exhausted_remote_answers(stream: bool) -> None:
         ScriptedEngine(BROKEN) as first,
         ScriptedEngine(BROKEN) as second,
         ScriptedEngine(steps.answer("far")) as cloud,
-        front(first, second, cloud, each=[NEAR, NEAR, FAR]) as gate,
+        front(first, second, cloud, each={"c": FAR}) as gate,
     ):
         heard = await gate.client.ask(chat(stream=stream))
         again = await gate.client.ask(chat(stream=stream))
@@ -147,7 +146,7 @@ async def test_remote_helps_only_who_waited_long_enough() -> None:
     async with ScriptedEngine(steps.answer("near")) as near, ScriptedEngine(steps.answer("far")) as cloud:
         near.once([steps.wait(gone.wait), steps.answer("near")])
         async with front(
-            near, cloud, each=[NEAR, FAR], instances={"max_concurrent": 1}, routing={"spill_after_seconds": 3}
+            near, cloud, each={"b": FAR}, instances={"max_concurrent": 1}, routing={"spill_after_seconds": 3}
         ) as gate:
             first = asyncio.create_task(gate.client.ask(chat("one")))
             await near.got(1)
