@@ -146,6 +146,23 @@ def test_trip_and_reset_are_obeyed_at_once() -> None:
     assert breaker.opens_in(0.0) == 0.0
 
 
+def test_a_cause_that_is_over_lets_the_probe_go_at_once() -> None:
+    """But the wait of one who opened it by hand stands, and a probe under way stays the only one."""
+    breaker = broken()
+    assert breaker.relent(1.0)
+    assert breaker.allows(1.0)
+    probe = breaker.acquire(1.0)
+    assert not breaker.relent(2.0)
+    assert not breaker.allows(2.0)
+    breaker.failure(3.0, probe)
+    assert breaker.opens_in(3.0) == 20.0, "a failed probe doubles the wait all the same"
+    breaker.reset()
+    assert not breaker.relent(4.0)
+    breaker.trip(4.0)
+    assert not breaker.relent(5.0)
+    assert not breaker.allows(5.0)
+
+
 @pytest.mark.parametrize(("threshold", "recovery", "backoff"), [(0, 1.0, 1.0), (1, 0.0, 1.0), (1, 1.0, 0.5)])
 def test_numbers_that_make_no_breaker_are_refused(threshold: int, recovery: float, backoff: float) -> None:
     """A wrong configuration fails at the start, not at the first failure."""

@@ -143,6 +143,26 @@ def test_a_failed_probe_doubles_the_wait() -> None:
     assert stage.sent == [("w", "a")]
 
 
+def test_a_process_that_was_started_anew_is_probed_at_once() -> None:
+    """A health check failed while it was open and the next one did not: nobody waits for the minute to be over."""
+    stage = broken()
+    stage.do(1.0, Probed("a", healthy=False))
+    assert breaker(stage) is BreakerState.OPEN
+    stage.do(8.0, Probed("a", healthy=True))
+    assert breaker(stage) is BreakerState.HALF_OPEN
+    assert stage.do(8.0, arrive("r")) == ["join r", "dispatch r #1 a"]
+    stage.do(9.0, done("r"))
+    assert breaker(stage) is BreakerState.CLOSED
+
+
+def test_good_health_alone_does_not_end_the_wait() -> None:
+    """An engine that answers its checks and fails every request waits its time."""
+    stage = broken()
+    for second in (1.0, 2.0, 3.0):
+        stage.do(second, Probed("a", healthy=True))
+    assert breaker(stage) is BreakerState.OPEN
+
+
 def test_late_results_from_before_do_not_touch_the_probe() -> None:
     """Attempts sent while it was closed end after it opened: neither a success nor a failure of them decides."""
     stage = Stage(engine("a", 10), settings=_SETTINGS)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -193,6 +194,21 @@ async def test_checks_do_not_beat_in_step() -> None:
     assert one != other
     assert len(set(one)) == 5
     assert all(0.8 <= beat <= 1.2 for beat in one)
+
+
+@virtually
+async def test_a_failed_attempt_hurries_the_next_check() -> None:
+    """Soon, but not more often than once a second; without failures the interval stands."""
+    async with ScriptedEngine(GOOD) as engine, watching(ProbeSettings(interval=100.0, deep_every=0)) as watch:
+        watch.prober.watch([instance(engine)])
+        await watch.reports(1)
+        for _ in range(3):
+            assert watch.pulse.alarm is not None
+            watch.pulse.alarm()
+        await watch.reports(3)
+    gaps = [later - earlier for earlier, later in pairwise(watch.times)]
+    assert gaps[0] == pytest.approx(1.0, abs=0.1)
+    assert 80.0 <= gaps[1] <= 122.0
 
 
 @virtually

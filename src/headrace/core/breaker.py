@@ -13,7 +13,9 @@ opened, even after it closed again. Each attempt carries the `Permit` it went th
 is reset, the old permits are void. So late successes do not close an open breaker, late failures neither lengthen the
 wait nor, coming in a bunch after a successful probe, open it anew.
 
-A failed probe doubles the wait, up to `recovery * max_backoff`; a successful one resets it.
+A failed probe doubles the wait, up to `recovery * max_backoff`; a successful one resets it. Where the cause was seen to
+be over (a health check failed since, and the next one did not), the probe may go at once: a process that was started
+anew is used again within seconds. Who opened it by hand meant the whole time.
 
 `now` is monotonic seconds. All operations are O(1); state is a handful of numbers.
 """
@@ -47,7 +49,21 @@ class Breaker:
     Raises ValueError for a threshold below 1, a recovery that is not positive, or a max_backoff below 1.
     """
 
-    __slots__ = ("_failures", "_longest", "_opened", "_pass", "_probe", "_recovery", "_threshold", "_until", "_wait")
+    __slots__ = (
+        "_by_hand",
+        "_failures",
+        "_longest",
+        "_noted",
+        "_opened",
+        "_pass",
+        "_probe",
+        "_recovery",
+        "_threshold",
+        "_until",
+        "_wait",
+        "changes",
+        "opened_at",
+    )
 
     def __init__(self, threshold: int = 5, recovery: float = 60.0, max_backoff: float = 64.0) -> None:
         if threshold < 1 or not recovery > 0 or not max_backoff >= 1:
@@ -57,10 +73,15 @@ class Breaker:
         self._longest = recovery * max_backoff
         self._wait = recovery
         self._failures = 0
-        self._opened = False
+        self._opened = self._by_hand = False
         self._until = 0.0
         self._pass = Permit(probe=False)
         self._probe: Permit | None = None
+        self._noted = BreakerState.CLOSED
+        self.changes = dict.fromkeys(BreakerState, 0)
+        """How often it went into each state; half-open counts when the probe goes."""
+        self.opened_at = 0.0
+        """When it was last opened."""
 
     def allows(self, now: float) -> bool:
         """Whether an attempt may be sent now; changes nothing."""
@@ -76,6 +97,7 @@ class Breaker:
         if self._probe is not None or now < self._until:
             return _VOID
         self._probe = Permit(probe=True)
+        self._note(BreakerState.HALF_OPEN)
         return self._probe
 
     def success(self, permit: Permit) -> None:
@@ -102,7 +124,8 @@ class Breaker:
 
     def reset(self) -> None:
         """Close it and forget all failures; attempts that are under way no longer count."""
-        self._opened = False
+        self._note(BreakerState.CLOSED)
+        self._opened = self._by_hand = False
         self._wait = self._recovery
         self._failures = 0
         self._pass = Permit(probe=False)
@@ -111,6 +134,14 @@ class Breaker:
     def trip(self, now: float) -> None:
         """Open it for the present wait, whatever it was."""
         self._open(now)
+        self._by_hand = True
+
+    def relent(self, now: float) -> bool:
+        """Let a probe go now, for what opened it seems to be over; False: it does not wait, or was opened by hand."""
+        if not self._opened or self._by_hand or now >= self._until:
+            return False
+        self._until = now
+        return True
 
     def state(self, now: float) -> BreakerState:
         """Half-open from the moment a probe may go until its result is known."""
@@ -122,9 +153,30 @@ class Breaker:
         """Seconds until a probe may go; 0.0 when closed or half-open."""
         return max(self._until - now, 0.0) if self._opened else 0.0
 
+    @property
+    def wait(self) -> float:
+        """Seconds that it stays open when it opens; a failed probe doubles them."""
+        return self._wait
+
+    def recall(self, opens_in: float, wait: float, now: float) -> None:
+        """Be as open as it was before a restart: `opens_in` seconds from now a probe may go.
+
+        `wait` is what `wait` was then; both are brought within the present bounds.
+        """
+        self._wait = min(max(wait, self._recovery), self._longest)
+        self._open(now)
+        self._until = now + min(max(opens_in, 0.0), self._longest)
+
     def _open(self, now: float) -> None:
-        self._opened = True
+        self._note(BreakerState.OPEN)
+        self._opened, self._by_hand = True, False
+        self.opened_at = now
         self._until = now + self._wait
         self._failures = 0
         self._pass = Permit(probe=False)
         self._probe = None
+
+    def _note(self, state: BreakerState) -> None:
+        if state is not self._noted:
+            self._noted = state
+            self.changes[state] += 1

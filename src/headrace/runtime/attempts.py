@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from headrace.model import AnswerForm, Cause, Dispatch, Outcome
+from headrace.model import AnswerForm, Cause, Dispatch, Outcome, OutcomeKind
 from headrace.runtime.backend import Port, Running, Timeouts
 from headrace.runtime.client import Client, Connection
 from headrace.runtime.failures import Failure
@@ -57,6 +57,11 @@ class HttpBackend:
         self.pulses: defaultdict[str, Pulse] = defaultdict(Pulse)
         """Signs of life of each instance, by id."""
 
+    def forget_all_but(self, instances: Iterable[str]) -> None:
+        """These are left; of the others no signs of life are kept."""
+        for gone in self.pulses.keys() - set(instances):
+            del self.pulses[gone]
+
     def start(self, dispatch: Dispatch, port: Port) -> Running:
         """Send the request to `dispatch.instance`. Raises InvalidRequest for what its engine cannot do."""
         call = dispatch.request.payload
@@ -70,12 +75,17 @@ class HttpBackend:
 
 
 class Pulse:
-    """Reads from one instance, counted: a busy engine that does not answer its health check is not dead."""
+    """Signs of life of one instance, and of the contrary.
 
-    __slots__ = ("reads",)
+    Reads are counted: a busy engine that does not answer its health check is not dead. `alarm` is called when an
+    attempt ends as a failure, so that its health is looked at soon.
+    """
+
+    __slots__ = ("alarm", "reads")
 
     def __init__(self) -> None:
         self.reads = 0
+        self.alarm: Callable[[], None] | None = None
 
 
 class _Exchange:
@@ -274,6 +284,8 @@ class _Exchange:
         if not self._done:
             self._end()
             self._good = outcome.cause is Cause.OK
+            if self._pulse.alarm is not None and outcome.kind is OutcomeKind.FAILURE:
+                self._pulse.alarm()
             self._port.finished(outcome)
 
     def _end(self) -> None:

@@ -1,6 +1,7 @@
 """Health checks: is an instance there, and does it answer?
 
-Light: a GET that costs no tokens, each `interval` (jittered, so that replicas do not beat in step). Deep: every
+Light: a GET that costs no tokens, each `interval` (jittered, so that replicas do not beat in step), and soon after an
+attempt has failed. Deep: every
 `deep_every` light checks, one token is really generated, and its result counts; after a failed one the next are deep,
 too, until one succeeds, so that an engine which answers everything but requests is found out. Three failures in a row
 mean down, one success means up; 429 is not down; a 503 is the engine's own word that it is not ready. An engine that
@@ -30,6 +31,8 @@ from headrace.wire.openai import parse
 _ANSWER_LIMIT = 1024 * 1024
 _LIFE_SIGNS = 2.0
 """For so many checks' time the last byte of an answer outweighs a check without one."""
+_GAP = 1.0
+"""Attempts that fail hurry the next check, but checks are at least so many seconds apart."""
 _log = structlog.get_logger(__name__)
 
 
@@ -92,6 +95,8 @@ class Prober:
 
     async def _keep_checking(self, instance: Instance) -> None:
         every, count, failed_deep = self._settings.deep_every, 0, False
+        alarm = asyncio.Event()
+        self._pulse(instance.id).alarm = alarm.set
         while True:
             deep = failed_deep or (every > 0 and count > 0 and count % every == 0)
             try:
@@ -101,8 +106,21 @@ class Prober:
                 self._step(result)
             except Exception:  # noqa: BLE001 - the task's outer edge: one check that goes wrong does not end them all
                 _log.exception("health check failed", instance=instance.id)
-            count += 1
-            await asyncio.sleep(self._settings.interval * (0.8 + 0.4 * self._random.random()))
+            count += not await self._hurried(alarm)
+
+    async def _hurried(self, alarm: asyncio.Event) -> bool:
+        """Wait for the next check; True if an attempt that failed made it come sooner."""
+        interval = self._settings.interval * (0.8 + 0.4 * self._random.random())
+        gap = min(interval, _GAP)
+        await asyncio.sleep(gap)
+        try:
+            async with asyncio.timeout(interval - gap):
+                await alarm.wait()
+        except TimeoutError:
+            return False
+        finally:
+            alarm.clear()
+        return True
 
     async def check(self, instance: Instance, *, deep: bool = False) -> Probed:
         """One check of `instance`; never raises for what an engine does."""
