@@ -241,7 +241,10 @@ async def test_letters_that_cannot_be_sent_are_told() -> None:
     async with ScriptedEngine() as engine:
         odd = letter(2, body=b"\xff")
         _, told, _ = await replayed(engine.url, letter(1, body=None), odd)
-        assert [result.trouble for result in told] == ["the request was not kept", "the request is no JSON"]
+        assert [result.trouble for result in told] == [
+            "the request was not kept",
+            "the request cannot be read: it is no JSON",
+        ]
         assert engine.requests == []
 
 

@@ -1,25 +1,28 @@
-"""`headrace dlq`: look into the dead letters, take them out, send them again."""
+"""`headrace dlq`: look into the dead letters, take them out, send them again.
+
+In their file, whether or not a gateway runs, or with `--gateway` in a running gateway over its admin API.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli import Refused
+from headrace.cli.admin_client import AdminKey
 from headrace.cli.replies import DEFAULT_URL, Url
+from headrace.model import ServiceClass
 
 if TYPE_CHECKING:
-    from headrace.cli.replay import Answered, Plan
-    from headrace.runtime.stores import LetterFilter, StoredLetter
+    from headrace.cli.letters import LetterSource
+    from headrace.runtime.stores import LetterFilter
 
 dlq = typer.Typer(help="Dead letters: requests that were accepted and could not be answered.", no_args_is_help=True)
 
@@ -28,13 +31,18 @@ MOST_LETTERS = 1_000_000
 
 Db = Annotated[Path | None, typer.Option(help="SQLite file of the dead letters; else the configuration's.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file; else HEADRACE_CONFIG.")]
+Gateway = Annotated[str | None, typer.Option("--gateway", help="Address of a running gateway, instead of a file.")]
 Reason = Annotated[str | None, typer.Option(help="Only this reason, as inference_timeout or backpressure.")]
 Model = Annotated[str | None, typer.Option(help="Only requests for this model.")]
 Tenant = Annotated[str | None, typer.Option(help="Only this tenant's.")]
 User = Annotated[str | None, typer.Option(help="Only this user's.")]
+Class = Annotated[ServiceClass | None, typer.Option("--class", help="Only this class.")]
+Instance = Annotated[str | None, typer.Option("--tried", help="Only those that this instance was asked in vain.")]
 Since = Annotated[str | None, typer.Option(help="Only what died since: 15m, 2h, 7d, or a date.")]
+Until = Annotated[str | None, typer.Option(help="Only what died before.")]
 Limit = Annotated[int, typer.Option(min=1, max=MOST_LETTERS, help="At most so many, the youngest first.")]
-Numbers = typer.Argument(metavar="ID...", help="Numbers of letters, as `list` shows them.")
+Numbers = Annotated[list[int], typer.Argument(metavar="ID...", help="Numbers of letters, as `list` shows them.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON, one letter a line.")]
 
 
 @dlq.command("list")
@@ -42,22 +50,30 @@ def list_letters(
     *,
     db: Db = None,
     config: ConfigOption = None,
+    gateway: Gateway = None,
+    key: AdminKey = None,
     reason: Reason = None,
     model: Model = None,
     tenant: Tenant = None,
     user: User = None,
+    service_class: Class = None,
+    tried: Instance = None,
     since: Since = None,
+    until: Until = None,
     limit: Limit = 100,
+    as_json: AsJson = False,
 ) -> None:
     """List letters, the youngest first."""
-    from headrace.cli.letters import letters_path, letters_table
+    from headrace.cli.letters import letters_table, line_of
     from headrace.cli.tables import show
 
-    letters = asyncio.run(
-        _found(letters_path(db, config, os.environ), _filter(reason, model, tenant, user, since, limit))
-    )
-    if letters:
-        show(letters_table(letters))
+    source = _source(db, config, gateway, key)
+    found = source.list(_filter(reason, model, tenant, user, service_class, tried, since, until, limit))
+    if as_json:
+        for one in found:
+            print(line_of(one))
+    elif found:
+        show(letters_table(found))
     else:
         print("no dead letters")
 
@@ -68,12 +84,32 @@ def show_letter(
     *,
     db: Db = None,
     config: ConfigOption = None,
+    gateway: Gateway = None,
+    key: AdminKey = None,
 ) -> None:
     """Print everything that is kept of one letter, the request included."""
-    from headrace.cli.letters import letter_json, letters_path
+    from headrace.cli.letters import letter_json
 
-    (letter,) = asyncio.run(_named(letters_path(db, config, os.environ), [letter_id]))
-    print(letter_json(letter))
+    print(letter_json(_source(db, config, gateway, key).letter(letter_id)))
+
+
+@dlq.command("watch")
+def watch(
+    *,
+    db: Db = None,
+    config: ConfigOption = None,
+    gateway: Gateway = None,
+    key: AdminKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print new letters as they come, until Ctrl-C."""
+    from headrace.cli.letters import line_of, told
+
+    for new in _source(db, config, gateway, key).watch():
+        if isinstance(new, int):
+            print(f"{new} letters came too fast to be told", file=sys.stderr)
+        else:
+            print(line_of(new) if as_json else told(new), flush=True)
 
 
 @dlq.command("export")
@@ -81,35 +117,38 @@ def export(
     *,
     db: Db = None,
     config: ConfigOption = None,
+    gateway: Gateway = None,
+    key: AdminKey = None,
     reason: Reason = None,
     model: Model = None,
     tenant: Tenant = None,
     user: User = None,
+    service_class: Class = None,
+    tried: Instance = None,
     since: Since = None,
+    until: Until = None,
     limit: Limit = MOST_LETTERS,
 ) -> None:
     """Print letters as JSON, one a line, requests included; they stay."""
-    from headrace.cli.letters import letters_path
-
-    which = _filter(reason, model, tenant, user, since, limit)
-    _print_lines(asyncio.run(_found(letters_path(db, config, os.environ), which)))
+    which = _filter(reason, model, tenant, user, service_class, tried, since, until, limit)
+    _print_lines(_source(db, config, gateway, key).export(which))
 
 
 @dlq.command("drain")
-def drain(*, db: Db = None, config: ConfigOption = None) -> None:
+def drain(*, db: Db = None, config: ConfigOption = None, gateway: Gateway = None, key: AdminKey = None) -> None:
     """Print all letters as JSON, one a line, and remove them; keep the output, it is the only copy."""
-    from headrace.cli.letters import letters_path, opened
     from headrace.runtime.stores import LetterFilter
 
-    async def work() -> int:
-        async with opened(letters_path(db, config, os.environ)) as store:
-            found = await store.list(LetterFilter(limit=MOST_LETTERS))
-            free = [letter for letter in found if not letter.claimed]
-            # Removed only once they are written: a reader that goes away must not cost a letter.
-            _print_lines(free)
-            return await store.delete(letter.id for letter in free)
-
-    print(f"removed {asyncio.run(work())} letters", file=sys.stderr)
+    source = _source(db, config, gateway, key)
+    free: list[int] = []
+    for line in source.export(LetterFilter(limit=MOST_LETTERS)):
+        letter = json.loads(line)
+        if not letter["claimed"]:
+            _print_lines((line,))
+            free.append(letter["id"])
+    # Removed only once they are written: a reader that goes away must not cost a letter.
+    removed = source.delete(free) if free else 0
+    print(f"removed {removed} letters", file=sys.stderr)
 
 
 @dlq.command("import")
@@ -118,139 +157,148 @@ def import_letters(
     *,
     db: Db = None,
     config: ConfigOption = None,
+    gateway: Gateway = None,
+    key: AdminKey = None,
 ) -> None:
     """Take exported letters in under their numbers; those that are here already stay as they are.
 
     Lines that are no letters are told, and make the exit code 1.
     """
-    from headrace.cli.letters import letters_path, opened
-    from headrace.runtime.stores import StoredLetter, TakenIn, Unwritable
-    from headrace.runtime.stores.ndjson import BadLine, import_lines
-
-    async def work(letters: list[StoredLetter]) -> TakenIn:
-        async with opened(letters_path(db, config, os.environ, made=True)) as store:
-            return await store.take_in(letters)
-
+    source = _source(db, config, gateway, key, made=True)
     try:
         with file.open("rb") as lines:
-            found = list(islice(import_lines(lines), MOST_LETTERS))
+            taken = source.take_in(lines)
     except OSError as error:
         raise Refused(f"{file} cannot be read ({error.strerror or error})") from None
-    bad = [line for line in found if isinstance(line, BadLine)]
-    try:
-        taken = asyncio.run(work([letter for letter in found if isinstance(letter, StoredLetter)]))
-    except Unwritable:
-        raise Refused("the letters cannot be written; none was taken in") from None
-    for line in bad:
+    for line in taken.bad:
         print(f"{file}: {line}", file=sys.stderr)
-    print(f"took in {taken.added} letters; {taken.known} were here already")
-    if bad:
+    full = f"; for {taken.dropped} there was no room" if taken.dropped else ""
+    print(f"took in {taken.added} letters; {taken.known} were here already{full}")
+    if taken.refused:
+        print(f"{taken.refused} lines are no letters", file=sys.stderr)
         raise typer.Exit(1)
+
+
+@dlq.command("delete")
+def delete(
+    ids: Numbers,
+    *,
+    db: Db = None,
+    config: ConfigOption = None,
+    gateway: Gateway = None,
+    key: AdminKey = None,
+) -> None:
+    """Remove letters; nothing of them is left."""
+    print(f"removed {_source(db, config, gateway, key).delete(ids)} letters")
+
+
+@dlq.command("release")
+def release(
+    ids: Numbers,
+    *,
+    db: Db = None,
+    config: ConfigOption = None,
+    gateway: Gateway = None,
+    key: AdminKey = None,
+) -> None:
+    """Let letters be sent again whose replay was cut short. Its call may have been made: look before you do."""
+    print(f"released {_source(db, config, gateway, key).release(ids)} letters")
 
 
 @dlq.command("replay")
 def replay(
-    ids: Annotated[list[int] | None, Numbers] = None,
+    ids: Annotated[
+        list[int] | None, typer.Argument(metavar="ID...", help="Numbers of letters; else the filters.")
+    ] = None,
     *,
     db: Db = None,
     config: ConfigOption = None,
+    gateway: Gateway = None,
+    key: AdminKey = None,
     reason: Reason = None,
     only_model: Annotated[str | None, typer.Option(help="Only requests for this model.")] = None,
     tenant: Tenant = None,
     user: User = None,
+    service_class: Class = None,
+    tried: Instance = None,
     since: Since = None,
-    limit: Limit = 1000,
+    until: Until = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, the youngest.")] = 1000,
     url: Url = DEFAULT_URL,
     model: Annotated[str | None, typer.Option(help="Ask this model instead of the one asked at first.")] = None,
+    instance: Annotated[str | None, typer.Option(help="Only this instance may answer; with --gateway.")] = None,
     rate: Annotated[float, typer.Option(min=0.001, max=1000, help="Letters a second at most.")] = 1.0,
+    webhook: Annotated[str | None, typer.Option(help="A URL that gets the result; with --gateway.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the answers; with --gateway.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be sent.")] = False,
 ) -> None:
     """Send letters again through a running gateway, at class batch; prints the answers as JSON, one a line.
 
-    An answered letter is removed, any other stays. Without numbers all letters that fit the filters are sent.
+    An answered letter is removed, any other stays. Without numbers all letters that fit the filters are sent. Letters
+    of a file go to the gateway at --url; with --gateway it sends its own, which needs no file and goes on without you.
     """
-    from headrace.cli.letters import letters_path, letters_table
-    from headrace.cli.replay import Plan
-    from headrace.cli.tables import show
+    from headrace.cli import replay as by_file
+    from headrace.cli import replay_remote as by_gateway
 
-    path = letters_path(db, config, os.environ)
-    which = _filter(reason, only_model, tenant, user, since, limit)
-    letters = asyncio.run(_named(path, ids) if ids else _found(path, which))
-    if dry_run or not letters:
-        show(letters_table(letters))
-        print(f"{len(letters)} letters would be sent to {url}")
-        return
-    if not asyncio.run(_replayed(path, letters, Plan(url=url, rate=rate, model=model))):
+    which = _filter(reason, only_model, tenant, user, service_class, tried, since, until, limit)
+    if gateway is not None:
+        asked = by_gateway.Asked(
+            ids=tuple(ids or ()), which=which, model=model, instance=instance, rate=rate, webhook=webhook
+        )
+        well = by_gateway.replay(gateway, key, asked, detach=detach, dry_run=dry_run)
+    elif instance or webhook or detach:
+        raise Refused("--instance, --webhook and --detach need --gateway: the gateway itself sends its letters then")
+    else:
+        plan = by_file.Plan(url=url, rate=rate, model=model)
+        well = by_file.replay(_source(db, config, None, None), ids or (), which, plan, dry_run=dry_run)
+    if not well:
         raise typer.Exit(1)
 
 
-@dlq.command("release")
-def release(ids: Annotated[list[int], Numbers], *, db: Db = None, config: ConfigOption = None) -> None:
-    """Let letters be sent again whose replay was cut short. Its call may have been made: look before you do."""
-    from headrace.cli.letters import letters_path, opened
+def _source(
+    db: Path | None, config: Path | None, gateway: str | None, key: str | None, *, made: bool = False
+) -> LetterSource:
+    """Where the letters are. Raises Refused."""
+    from headrace.cli.letters import FileLetters, letters_path
 
-    path = letters_path(db, config, os.environ)
+    if gateway is None:
+        return FileLetters(letters_path(db, config, os.environ, made=made))
+    if db is not None:
+        raise Refused("--db names a file and --gateway a running gateway; take one of them")
+    from headrace.cli.letters_remote import GatewayLetters
 
-    async def work() -> int:
-        held = [letter.id for letter in await _named(path, ids) if letter.claimed]
-        async with opened(path) as store:
-            for letter_id in held:
-                await store.release(letter_id)
-        return len(held)
-
-    print(f"released {asyncio.run(work())} letters")
-
-
-async def _found(path: Path, which: LetterFilter) -> tuple[StoredLetter, ...]:
-    from headrace.cli.letters import opened
-
-    async with opened(path) as store:
-        return await store.list(which)
-
-
-async def _named(path: Path, ids: list[int]) -> tuple[StoredLetter, ...]:
-    from headrace.cli.letters import opened
-
-    async with opened(path) as store:
-        found = {number: await store.get(number) for number in ids}
-    missing = [str(number) for number, letter in found.items() if letter is None]
-    if missing:
-        raise Refused(f"there is no dead letter {', '.join(missing)}")
-    return tuple(letter for letter in found.values() if letter is not None)
-
-
-async def _replayed(path: Path, letters: tuple[StoredLetter, ...], plan: Plan) -> bool:
-    from headrace.cli.letters import opened
-    from headrace.cli.replay import Replay
-
-    async with opened(path) as store:
-        return await Replay(store, plan).run(letters, _tell)
-
-
-def _tell(result: Answered) -> None:
-    """The answer on standard output, trouble on standard error."""
-    from headrace.cli.letters import readable
-
-    if not result.well:
-        print(f"letter {result.letter.id}: {result.trouble}", file=sys.stderr)
-        return
-    answer = readable(result.body)
-    print(json.dumps({"id": result.letter.id, "request_id": result.letter.request_id, "answer": answer}), flush=True)
+    return GatewayLetters(gateway, key)
 
 
 def _filter(
-    reason: str | None, model: str | None, tenant: str | None, user: str | None, since: str | None, limit: int
+    reason: str | None,
+    model: str | None,
+    tenant: str | None,
+    user: str | None,
+    service_class: ServiceClass | None,
+    tried: str | None,
+    since: str | None,
+    until: str | None,
+    limit: int,
 ) -> LetterFilter:
     from headrace.cli.letters import since as moment
     from headrace.runtime.stores import LetterFilter
 
-    begin = moment(since, datetime.now(UTC))
-    return LetterFilter(reason=reason, model=model, tenant=tenant, user=user, since=begin, limit=limit)
+    now = datetime.now(UTC)
+    return LetterFilter(
+        reason=reason,
+        model=model,
+        tenant=tenant,
+        user=user,
+        service_class=service_class,
+        instance=tried,
+        since=moment(since, now),
+        until=moment(until, now),
+        limit=limit,
+    )
 
 
-def _print_lines(letters: Iterable[StoredLetter]) -> None:
-    from headrace.runtime.stores.ndjson import export_lines
-
-    for line in export_lines(letters):
+def _print_lines(lines: Iterable[bytes]) -> None:
+    for line in lines:
         sys.stdout.write(line.decode())
     sys.stdout.flush()

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import aiohttp
 
 from headrace.cli import Refused
+from headrace.cli.letters import FileLetters, LetterSource, letters_table, opened, readable
 from headrace.cli.replies import base_of, message_of
-from headrace.runtime.stores import DeadLetters, StoredLetter
+from headrace.cli.tables import show
+from headrace.runtime.stores import DeadLetters, LetterFilter, StoredLetter, listed
+from headrace.wire.openai_again import again
 
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "embeddings": "/v1/embeddings"}
 
@@ -84,10 +88,12 @@ class Replay:
             return Answered(letter, 0, trouble="the request was not kept")
         if letter.endpoint not in PATHS:
             return Answered(letter, 0, trouble=f"requests of the kind {letter.endpoint} cannot be sent again")
+        if letter.redacted:
+            return Answered(letter, 0, trouble="the request was kept without its texts")
         try:
-            body = _request(letter.body, self._plan.model)
-        except ValueError:
-            return Answered(letter, 0, trouble="the request is no JSON")
+            body = again(letter.body, self._plan.model)
+        except ValueError as error:
+            return Answered(letter, 0, trouble=f"the request cannot be read: {error}")
         if await self._store.claim(letter.id) is None:
             return Answered(letter, 0, trouble="another replay has it")
         answered = False
@@ -126,6 +132,33 @@ class Replay:
             raise Refused(f"the connection to {self._url} broke off; the letter stays") from error
 
 
+def replay(source: LetterSource, ids: Sequence[int], which: LetterFilter, plan: Plan, *, dry_run: bool) -> bool:
+    """Send letters of a file to the gateway at `plan.url`; whether all were answered. Raises Refused."""
+    if not isinstance(source, FileLetters):
+        raise TypeError("letters of a running gateway are sent by it")
+    wanted = list(ids) or [one.letter.id for one in source.list(which)]
+    letters = source.letters(wanted)
+    if dry_run or not letters:
+        show(letters_table(listed(letter) for letter in letters))
+        print(f"{len(letters)} letters would be sent to {plan.url}")
+        return True
+
+    async def work() -> bool:
+        async with opened(source.path) as store:
+            return await Replay(store, plan).run(letters, _tell)
+
+    return asyncio.run(work())
+
+
+def _tell(result: Answered) -> None:
+    """The answer on standard output, trouble on standard error."""
+    if not result.well:
+        print(f"letter {result.letter.id}: {result.trouble}", file=sys.stderr)
+        return
+    answer = readable(result.body)
+    print(json.dumps({"id": result.letter.id, "request_id": result.letter.request_id, "answer": answer}), flush=True)
+
+
 def _headers(letter: StoredLetter) -> dict[str, str]:
     headers = {
         "content-type": "application/json",
@@ -134,16 +167,6 @@ def _headers(letter: StoredLetter) -> dict[str, str]:
         "x-request-id": f"replay-{letter.id}-{letter.request_id}"[:128],
     }
     return {**headers, "x-session-id": letter.session} if letter.session else headers
-
-
-def _request(body: bytes, model: str | None) -> bytes:
-    """The request as it is sent again: whole instead of streamed, and to another model if asked."""
-    fields: object = json.loads(body)
-    if not isinstance(fields, dict):
-        return body
-    fields.pop("stream_options", None)
-    fields.pop("stream", None)
-    return json.dumps({**fields, "model": model} if model else fields, ensure_ascii=False).encode()
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:
