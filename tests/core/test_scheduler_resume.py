@@ -119,6 +119,20 @@ def test_an_answer_is_taken_up_again_only_so_often() -> None:
     assert stage.do(1.0, broken("r")) == ["settle r stream_broken", "bury r stream_broken"]
 
 
+def test_many_resumes_leave_new_requests_their_retries() -> None:
+    """Five of ten in reserve go to streams that broke off together; a request that fails unseen has one left."""
+    stage = Stage(able("a", 50), able("b", 50), settings=with_recovery(budget_reserve=10.0, budget_ratio=0.0))
+    for number in range(20):
+        stage.do(0.0, arrive(f"s{number}"))
+        stage.do(0.0, begun(f"s{number}"))
+    for name in [name for name, instance in stage.sent if instance == "a"]:
+        stage.do(1.0, broken(name))
+    assert totals(stage)["resumes"] == 5
+    stage.do(1.0, arrive("r"))
+    assert stage.do(2.0, failed("r", Cause.CONNECT)) == []
+    assert totals(stage)["retries"] == 6
+
+
 @pytest.mark.parametrize("cause", [Cause.REJECTED, Cause.UPSTREAM_AUTH, Cause.CONNECT, Cause.PROTOCOL])
 def test_a_caller_in_mid_answer_is_told_of_nothing_but_the_break(cause: Cause) -> None:
     """What the second engine says to the half answer is no business of a caller who asked something else."""

@@ -23,7 +23,7 @@ from headrace.model import Cause, Ending, FallbackCause, Outcome
 if TYPE_CHECKING:
     from random import Random
 
-    from headrace.core.fleet import InstanceState
+    from headrace.core.instance_state import InstanceState
 
 _REFILL_SECONDS = 60.0
 _DUST = 1e-9
@@ -47,13 +47,17 @@ class RetryBudget:
         """A first attempt was made."""
         self._left = min(self._cap, self._left + self._ratio)
 
-    def take(self, now: float) -> bool:
-        """Take one retry out; False when there is none. A quiet time refills up to the reserve."""
+    def take(self, now: float, spare: bool = False) -> bool:
+        """Take one retry out; False when there is none. A quiet time refills up to the reserve.
+
+        `spare`: only if half of the reserve stays for others.
+        """
         if self._left < self._reserve:
             quiet = max(0.0, now - self._at)
             self._left = min(self._reserve, self._left + quiet * self._reserve / _REFILL_SECONDS)
         self._at = now
-        if self._left < 1.0 - _DUST:
+        least = 1.0 + (self._reserve / 2 if spare else 0.0)
+        if self._left < least - _DUST:
             return False
         self._left -= 1.0
         return True
@@ -89,11 +93,11 @@ class Recovery:
     def decide(self, call: Call, outcome: Outcome, now: float) -> Retry | Resume | GiveUp:
         """What to do after `outcome` ended an attempt of `call`, which is already counted in `call.failures`."""
         if not begun(call, outcome):
-            delay = self._delay(call, outcome.cause, call.choices, now)
+            delay = self._delay(call, outcome, call.choices, now)
             return _give_up(outcome, call.choices, now) if delay is None else Retry(delay)
         if self._settings.resume and outcome.resumable and call.resumes < self._settings.max_resumes:
             able = [state for state in call.choices if state.instance.resume]
-            delay = self._delay(call, outcome.cause, able, now)
+            delay = self._delay(call, outcome, able, now)
             if delay is not None:
                 return Resume(delay)
         fault = outcome.fault if outcome.committed else None
@@ -107,8 +111,9 @@ class Recovery:
             return refused_for(outcome)
         return FallbackCause.EXHAUSTED if self._mendable(outcome.cause) else None
 
-    def _delay(self, call: Call, cause: Cause, members: Sequence[InstanceState], now: float) -> float | None:
+    def _delay(self, call: Call, outcome: Outcome, members: Sequence[InstanceState], now: float) -> float | None:
         """Seconds until another attempt at one of `members`, taken from the budget; None: there is to be none."""
+        cause = outcome.cause
         most = call.leader.request.max_attempts or self._settings.max_attempts
         if call.taken_over:
             most = 1
@@ -126,7 +131,8 @@ class Recovery:
         deadline = call.leader.request.deadline
         if deadline is not None and now + delay >= deadline:
             return None
-        return delay if self.budget.take(now) else None
+        # An engine that dies under many streams must not use up what keeps new requests from failing.
+        return delay if self.budget.take(now, spare=begun(call, outcome)) else None
 
     def _mendable(self, cause: Cause) -> bool:
         settings = self._settings
