@@ -235,6 +235,7 @@ class Dispatcher:
 
     def _push(self, call: Call, order: tuple[float, float]) -> None:
         call.entry = call.pool.tree.push(call, self._accounts.path(call.flow), order)
+        call.pool.queued(call.request)
         self.backlog.add(call)
         self._dirty[call.pool] = None
 
@@ -250,7 +251,7 @@ class Dispatcher:
         pool.waited = True
         call = self._passed if self._passed is not None and self._passed.pool is pool else None
         for state in pool.members:
-            reason = state.closed(1, now)
+            reason = state.closed(pool.least, now)
             if not reason and call is not None:
                 reason = state.closed(state.uncached(call.request), now, call.flow.service_class)
             state.gate.note_closed(reason or "other", now)

@@ -45,6 +45,7 @@ class Pool:
         "_charged_since",
         "between",
         "last_dispatch",
+        "least",
         "members",
         "rate",
         "tree",
@@ -64,6 +65,8 @@ class Pool:
         """Charged units per second while there was a queue: the pool's capacity, learned."""
         self.turned_at = -inf
         """When those who wait here were last sent to other models."""
+        self.least = 1
+        """None of the queued requests has fewer prompt tokens to read than this."""
         self._charged = 0.0
         self._charged_since = 0.0
 
@@ -71,13 +74,18 @@ class Pool:
         """Whether the instance that `request` is bound to, if it is, is a member."""
         return request.only is None or any(member.instance.id == request.only for member in self.members)
 
+    def queued(self, request: Request) -> None:
+        """`request` was queued just now. Who may have been read in part before counts as the smallest there is."""
+        tokens = 1 if request.prefix else max(1, request.prompt_tokens)
+        self.least = tokens if self.tree.root.queued == 1 else min(tokens, self.least)
+
     def room(self, now: float) -> Room:
-        """For whom some instance has room for a small request."""
+        """For whom some instance has room for the smallest of the queued requests."""
         found = Room.NONE
         for member in self.members:
-            if not (reason := member.closed(1, now)):
+            if not (reason := member.closed(self.least, now)):
                 return Room.ANYBODY
-            if reason in _KEPT and not member.closed(1, now, guest=True):
+            if reason in _KEPT and not member.closed(self.least, now, guest=True):
                 found = Room.GUESTS
         return found
 

@@ -190,7 +190,8 @@ class _Exchange:
         """A piece of the body."""
         if self._done:
             return
-        self._beat()
+        self._reads += 1
+        self._pulse.reads += 1
         decoder = self._decoder
         if decoder is None:
             self._collect(data)

@@ -122,6 +122,9 @@ class EngineExchange:
 
     def heard(self, head: Head | None, data: bytes, ended: bool) -> None:
         """See `engine_link.Rider`."""
+        if not (ended or head or self._unpacker or self._pieces or self._paused or self._delivering or self._head):
+            self._forward(data)  # the usual case: the middle of a body, and a sink that keeps up
+            return
         if ended:
             self._link = None
             self._ending = (None, "")
@@ -179,6 +182,16 @@ class EngineExchange:
             self._link.abort()
             self._link = None
         self._ending = (failed.failure, failed.detail)
+
+    def _forward(self, data: bytes) -> None:
+        self._delivering = True
+        try:
+            self._sink.data(data)
+        except Exception:  # noqa: BLE001 - the outer edge, as in `_deliver`
+            _log.exception("upstream_sink_failed")
+            self._end_after_fault()
+        finally:
+            self._delivering = False
 
     def _deliver(self) -> None:
         """Tell the sink what is there, in order, until it pauses or has heard the end."""

@@ -210,6 +210,10 @@ class Link(asyncio.Protocol):
         pieces = self._pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
+        if self._told and not self._complete:
+            if data:
+                rider.heard(None, data, False)
+            return
         head = None
         if self._head_complete and not self._told:
             self._told = True

@@ -140,14 +140,13 @@ class Relay:
         """
         if self._head is None:
             raise RuntimeError("a relay is opened before it is fed")
-        if not self._keep and not self._log.frames and len(self._seats) == 1:
+        if len(self._seats) == 1:
             (seat,) = self._seats.values()
-            if not seat.behind and not seat.busy:
+            up_to_date = seat.at == self._log.end if self._keep else not self._log.frames
+            if up_to_date and not (seat.behind or seat.busy):
                 self._hand_over(seat, frame)
                 return
-        self._log.append(frame)
-        if self._keep and self._log.size > self._keep_bytes:
-            self._seal()
+        self._append(frame)
         for seat in tuple(self._seats.values()):
             self._pump(seat)
         self._settle()
@@ -196,8 +195,11 @@ class Relay:
         self._settle()
 
     def _hand_over(self, seat: _Seat, frame: Frame) -> None:
-        """The short way of the usual case: one reader, which keeps up, and nothing kept. The log stays empty."""
-        self._log.skip()
+        """The short way of the usual case: one reader, which has everything until now."""
+        if self._keep:
+            self._append(frame)
+        else:
+            self._log.skip()
         seat.at = self._log.end
         if seat.wants(frame):
             seat.busy = True
@@ -205,9 +207,15 @@ class Relay:
                 self._write(seat, frame.data)
             finally:
                 seat.busy = False
-        if seat.behind or seat.gone or seat.ending is not None or self._log.frames:
+        held = seat.at != self._log.end if self._keep else self._log.frames
+        if held or seat.behind or seat.gone or seat.ending is not None:
             self._pump(seat)
             self._settle()
+
+    def _append(self, frame: Frame) -> None:
+        self._log.append(frame)
+        if self._keep and self._log.size > self._keep_bytes:
+            self._seal()
 
     def _resume(self, seat: _Seat) -> None:
         if seat.busy:

@@ -63,13 +63,16 @@ class AnswerWriter:
         self._collected: list[bytes] = []
         self._size = 0
         self._over = False
+        self._passes = False
+        """Frames go straight through."""
         self._opened = False
         """The answer's head has gone out as that of a stream."""
 
     def begin(self, head: AnswerHead) -> None:
         """See `runtime.relay.Reader`."""
         self._head = head
-        if self._streams:
+        self._passes = self._call.stream and head.form is AnswerForm.STREAM
+        if self._passes:
             self._open()
 
     def queued(self, position: int, seconds: float) -> None:
@@ -94,7 +97,7 @@ class AnswerWriter:
         """See `runtime.relay.Reader`."""
         if self._over:
             return True
-        if self._streams:
+        if self._passes:
             return self._exchange.write(data)
         self._collected.append(data)
         self._size += len(data)
@@ -115,7 +118,7 @@ class AnswerWriter:
             fault = errors.upstream_error()
         if fault is not None:
             self._fail(ending, fault)
-        elif self._streams:
+        elif self._passes:
             self._exchange.finish()
             self._close(ending, 200)
         else:
@@ -130,11 +133,6 @@ class AnswerWriter:
     def over(self) -> bool:
         """Whether the caller has been told the end, or has left."""
         return self._over
-
-    @property
-    def _streams(self) -> bool:
-        """Whether frames go straight through."""
-        return self._call.stream and self._head is not None and self._head.form is AnswerForm.STREAM
 
     def _deliver(self, ending: Ending) -> None:
         """Hand over what was collected, in the form that was asked for."""

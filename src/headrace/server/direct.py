@@ -144,17 +144,16 @@ class DirectExchange:
         values = "".join([value for _, value in headers])
         if not (values.isascii() and values.isprintable()):
             headers = [(name, header_value(value)) for name, value in headers]
-        lines = [f"{name}: {value}\r\n" for name, value in headers]
-        if all(name != "content-length" for name, _ in headers):
+        lines = "".join([f"{name}: {value}\r\n" for name, value in headers])
+        if not lines.startswith("content-length: ") and "\r\ncontent-length: " not in lines:
             self._chunked = self._speaks_chunks
             self._keep_alive = self._keep_alive and self._speaks_chunks
             if self._chunked:
-                lines.append("transfer-encoding: chunked\r\n")
+                lines += "transfer-encoding: chunked\r\n"
             self._schedule()  # the head of a body whose length is known leaves with its first byte
         if not self._keep_alive:
-            lines.append("connection: close\r\n")
-        lines.append("\r\n")
-        self._head = b"".join((_status_line(status), self._line.preamble(), "".join(lines).encode("ascii")))
+            lines += "connection: close\r\n"
+        self._head = b"%b%b%b\r\n" % (_status_line(status), self._line.preamble(), lines.encode("ascii"))
 
     def write(self, data: bytes) -> bool:
         """See `Exchange`. Raises RuntimeError before `start` and after `finish`."""

@@ -8,11 +8,13 @@ version.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 _VERSION = re.compile(r"/v\d+[a-z0-9]*(/|$)")
 
 
+@lru_cache(maxsize=1024)
 def is_api_root(address: str) -> bool:
     """Whether `address` already holds the API's version."""
     return _VERSION.search(urlsplit(address).path) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -79,6 +80,7 @@ class OpenAIAdapter:
         return EngineRequest("GET", path, headers(key, "*/*", has_body=False), b"")
 
 
+@lru_cache(maxsize=1024)
 def headers(key: str | None, accept: str, *, has_body: bool = True) -> tuple[tuple[str, str], ...]:
     """All headers of a request to an engine. Uncompressed is asked for, so that frames come as they are made."""
     fields = [("accept", accept), ("accept-encoding", "identity")]
