@@ -41,7 +41,8 @@ class ModelEntry(Section):
         return self
 
 
-def _model_entry(value: object) -> object:
+def model_entry(value: object) -> object:
+    """The short form of an entry (`name`, `alias=upstream`) as the long one; anything else as it is."""
     if not isinstance(value, str):
         return value
     name, equals, upstream = value.partition("=")
@@ -63,14 +64,16 @@ class InstanceSection(Section):
         "openai",
         description="openai (anything like it), vllm, llamacpp, sglang, tgi, tensorrt, ollama, or echo (built in).",
     )
-    models: tuple[
-        Annotated[ModelEntry, BeforeValidator(_model_entry, json_schema_input_type=str | ModelEntry)], ...
-    ] = Field(
-        (ModelEntry(name="*"),), min_length=1, description="Names served: `name`, `*`, `pre-*`, `alias=upstream`."
+    models: tuple[Annotated[ModelEntry, BeforeValidator(model_entry, json_schema_input_type=str | ModelEntry)], ...] = (
+        Field(
+            (ModelEntry(name="*"),), min_length=1, description="Names served: `name`, `*`, `pre-*`, `alias=upstream`."
+        )
     )
     tier: Tier = Field(Tier.LOCAL, description="local, or remote: used when no local instance can take the request.")
     capacity: Weight = Field(1.0, description="Relative strength, for load balancing.")
-    weight: Weight = Field(1.0, description="Load of one request with the strategy `weighted`.")
+    weight: Weight = Field(
+        1.0, description="How much a request weighs here with the strategy `weighted`; at 2 it goes half as often."
+    )
     max_concurrent: Count | Literal["auto"] = Field(
         10, description="Requests at this instance at the same time; auto: adaptive, up to 256."
     )
