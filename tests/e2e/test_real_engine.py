@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -15,7 +17,7 @@ import pytest_asyncio
 from openai.types.chat import ChatCompletionMessageParam
 
 from tests.e2e import llama
-from tests.e2e.client import client
+from tests.e2e.client import CHAT, Heard, client
 from tests.e2e.process import Program, python, serving
 
 TOKENS = 12
@@ -201,4 +203,44 @@ async def test_when_one_is_killed_the_other_answers(tmp_path: Path) -> None:
         tracebacks = own.gateway.tracebacks
 
     assert [answer.headers["x-headrace-instance"] for answer in answers] == ["two"] * 3
+    assert tracebacks == []
+
+
+async def _killed_after(own: Stand, words: int, path: str, asked: dict[str, Any]) -> tuple[str, bytes]:
+    """A stream whose engine dies after so many words of it: its text, and all that was read."""
+    async with (
+        client(own.gateway.url, PATIENCE) as caller,
+        caller.open({**asked, "stream": True}, path=path) as response,
+    ):
+        name, read = response.headers["x-headrace-instance"], b""
+        async for line in response.content:
+            read += line
+            words -= line.startswith(b"data: ") and b'"role"' not in line
+            if words == 0:
+                await own.engines[("one", "two").index(name)].kill()
+        return Heard(response.status, {"content-type": "text/event-stream"}, read).text, read
+
+
+_CHAT = {"messages": _ask("Describe the sea.")}
+_PLAIN = {"prompt": "Once upon a time"}
+
+
+@pytest.mark.parametrize(
+    ("path", "prompt", "words"), [(CHAT, _CHAT, 3), (CHAT, _CHAT, 9), ("/v1/completions", _PLAIN, 5)]
+)
+async def test_a_stream_whose_engine_is_killed_goes_on_at_the_other(
+    tmp_path: Path, path: str, prompt: dict[str, Any], words: int
+) -> None:
+    """At temperature 0 its text is the one that a single engine gives, once, with one id and one end."""
+    asked = {"model": llama.ALIAS, "max_tokens": 24, "temperature": 0, **prompt}
+    async with _stand(tmp_path) as own, client(own.gateway.url, PATIENCE) as caller:
+        whole = (await caller.ask(asked, path=path)).text
+        text, read = await _killed_after(own, words, path, asked)
+        totals = (await caller.get("/health")).json["totals"]
+        tracebacks = own.gateway.tracebacks
+    assert totals["resumes"] == 1
+    assert read.endswith(b": headrace resumed times=1\n\ndata: [DONE]\n\n")
+    assert len(set(re.findall(rb'"id":"([^"]+)"', read))) == 1
+    assert read.count(b'"finish_reason":"length"') == 1
+    assert text == whole
     assert tracebacks == []
