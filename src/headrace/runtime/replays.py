@@ -228,6 +228,8 @@ class Replays:
         else:
             replay.status = Status.CANCELLED if replay.counts[Standing.WAITING] else Status.DONE
         replay.finished = self._wall()
+        counts = {standing.value: count for standing, count in replay.counts.items()}
+        _log.info("replay", id=replay.id, status=replay.status.value, **counts)
         if replay.order.webhook is not None and not self._stopping:
             try:
                 hook = Hook(replay.order.webhook, self._secret)

@@ -38,6 +38,11 @@ class Feed(Generic[T]):
     def __len__(self) -> int:
         return len(self._listeners)
 
+    @property
+    def full(self) -> bool:
+        """One more listener would be too many."""
+        return len(self._listeners) >= self._most
+
     def tell(self, item: T) -> None:
         """Give an item to all who listen. Never waits."""
         for listener in self._listeners:
@@ -45,7 +50,7 @@ class Feed(Generic[T]):
 
     def listen(self) -> Listener[T]:
         """A new listener; leave its context to be forgotten. Raises TooManyListeners."""
-        if len(self._listeners) >= self._most:
+        if self.full:
             raise TooManyListeners
         listener = Listener[T](self._listeners, self._held)
         if self._closed:

@@ -20,7 +20,6 @@ from headrace.model import ServiceClass, Snapshot
 from headrace.runtime.letter_keeping import shown
 from headrace.runtime.replays import Replays
 from headrace.runtime.stores import DeadLetters, LetterFilter, Listed, StoredLetter, listed
-from headrace.runtime.stores.feed import TooManyListeners
 from headrace.server.admin.letter_shapes import (
     Deleted,
     ImportOut,
@@ -145,8 +144,8 @@ def _add_moving(router: APIRouter, port: LettersPort) -> None:
         return StreamingResponse(exported(letters, _limited(which, limit)), media_type=_NDJSON)
 
     @router.post("/drain", summary="Letters as lines of JSON; what has been sent is removed", responses=streams)
-    async def drain_letters() -> StreamingResponse:
-        return StreamingResponse(drained(letters), media_type=_NDJSON)
+    async def drain_letters(request: Request) -> StreamingResponse:
+        return StreamingResponse(drained(letters, request.is_disconnected), media_type=_NDJSON)
 
     @router.post(
         "/import",
@@ -164,11 +163,9 @@ def _add_moving(router: APIRouter, port: LettersPort) -> None:
     async def watch_letters(
         last_event_id: Annotated[str | None, Header(description="Begin behind this letter.")] = None,
     ) -> StreamingResponse:
-        try:
-            listener = letters.feed.listen()
-        except TooManyListeners:
-            raise error_for(_full("Too many listen to new letters already.")) from None
-        stream = events(letters, listener, last_event_id)
+        if letters.feed.full:
+            raise error_for(_full("Too many listen to new letters already."))
+        stream = events(letters, last_event_id)
         return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-cache"})
 
 

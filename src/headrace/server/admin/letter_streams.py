@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from headrace.errors import Fault, error_for
 from headrace.runtime.letter_keeping import shown
 from headrace.runtime.stores import DeadLetters, LetterFilter, Listed, StoredLetter, Unwritable
-from headrace.runtime.stores.feed import Listener, Missed
+from headrace.runtime.stores.feed import Missed
 from headrace.runtime.stores.ndjson import BadLine, export_line, import_lines
 from headrace.server.admin.letter_shapes import ImportOut, RefusedLine
 
@@ -34,10 +34,11 @@ async def exported(letters: DeadLetters, which: LetterFilter) -> AsyncIterator[b
         which = replace(which, before=page[-1].id)
 
 
-async def drained(letters: DeadLetters) -> AsyncIterator[bytes]:
+async def drained(letters: DeadLetters, reader_gone: Callable[[], Awaitable[bool]]) -> AsyncIterator[bytes]:
     """All letters that nobody has claimed as lines, each removed once it was sent.
 
-    They are claimed meanwhile, so that no replay sends what is given away here. One whose reader leaves is let go.
+    They are claimed meanwhile, so that no replay sends what is given away here. When the reader leaves, the letter that
+    is on its way is let go and nothing more is removed; what lies in the connection's buffers by then is lost.
     """
     which = LetterFilter(limit=PAGE)
     while page := await letters.outline(which):
@@ -48,9 +49,11 @@ async def drained(letters: DeadLetters) -> AsyncIterator[bytes]:
             sent = False
             try:
                 yield export_line(replace(letter, claimed=False))
-                sent = True
+                sent = not await reader_gone()
             finally:
                 await (letters.done(letter.id) if sent else letters.release(letter.id))
+            if not sent:
+                return
         which = replace(which, before=page[-1].letter.id)
 
 
@@ -72,15 +75,14 @@ async def imported(letters: DeadLetters, lines: Iterable[bytes]) -> ImportOut:
     return result
 
 
-async def events(
-    letters: DeadLetters, listener: Listener[Listed], last_event_id: str | None, keepalive: float = KEEPALIVE
-) -> AsyncIterator[bytes]:
+async def events(letters: DeadLetters, last_event_id: str | None, keepalive: float = KEEPALIVE) -> AsyncIterator[bytes]:
     """Server-sent events: `letter` with a letter's number as id, `missed` where some were lost on the way.
 
     Ends when the gateway is being stopped. With the id of the last event it was told, a listener that comes back is
     told what it has missed first.
     """
-    with listener:
+    # Here and not before: a stream whose reader leaves before it begins must leave nobody listening.
+    with letters.feed.listen() as listener:
         last = int(last_event_id) if last_event_id is not None and last_event_id.isdecimal() else None
         yield b": dead letters\n\n"
         if last is not None:
