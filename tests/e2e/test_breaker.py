@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 
 import pytest
 
 from headrace.model import BreakerState
-from headrace.testing import Script, ScriptedEngine, steps
+from headrace.testing import Script, ScriptedEngine, Step, steps
 from tests.e2e.client import Heard, chat
 from tests.e2e.front import Front, front
 from tests.runtime.virtual import later, virtually
@@ -177,7 +178,7 @@ async def test_one_probe_finds_out_for_all_who_wait() -> None:
     released = asyncio.Event()
     async with (
         ScriptedEngine(_says(500)) as engine,
-        front(engine, instances={"max_concurrent": THRESHOLD}, **SECTIONS) as gate,
+        front(engine, instances={"max_concurrent": THRESHOLD, "window_tokens": None}, **SECTIONS) as gate,
     ):
         callers = [asyncio.create_task(gate.client.ask(chat(f"{number}"))) for number in range(THRESHOLD + 20)]
         await engine.got(THRESHOLD)
@@ -210,3 +211,52 @@ async def test_a_failed_probe_doubles_the_wait() -> None:
 
     assert (heard.status, heard.headers["retry-after"]) == (503, str(round(2 * RECOVERY)))
     assert len(engine.requests) == THRESHOLD + 1
+
+
+CROWD = 1000
+_END_OF_PROBE: dict[str, tuple[Step, int | None, float]] = {
+    "success": (steps.answer("fine"), 200, 0.0),
+    "400": (steps.json(400, {"error": {"message": "no", "type": "some_error"}}), 400, 0.0),
+    "429": (steps.json(429, {"error": {"message": "no"}}, [("retry-after", "2")]), 429, 2.0),
+    "failure": (steps.json(500, {"error": {"message": "no"}}), 502, 2 * RECOVERY),
+    "cancel": (steps.hang(), None, 0.0),
+}
+"""How the probe ends, what its caller is told, and how many seconds later the next one goes."""
+
+
+@pytest.mark.parametrize("end", _END_OF_PROBE)
+@virtually
+async def test_exactly_one_probe_goes_whoever_waits_and_however_it_ends(end: str) -> None:
+    """A thousand callers, room for fifty: one is sent, its end lets the next go, and in the end all are answered."""
+    script, status, wait = _END_OF_PROBE[end]
+    released = asyncio.Event()
+    roomy = {
+        "scheduling": {"queue_size": CROWD, "per_user_queue": CROWD},
+        "timeouts": {"queue": 1000, "first_token": 100, "idle": 100, "attempt": 200},
+    }
+    async with (
+        ScriptedEngine(_says(500), guard=1000.0) as engine,
+        front(engine, instances={"max_concurrent": 50, "window_tokens": None}, **{**SECTIONS, **roomy}) as gate,
+    ):
+        await _one_by_one(gate, THRESHOLD)
+        await later(RECOVERY + 1.0)
+        engine.default = steps.answer("fine")
+        engine.once([steps.wait(released.wait), script])
+        callers = [asyncio.create_task(gate.client.ask(chat(f"{number}"))) for number in range(CROWD)]
+        probe = await engine.got(THRESHOLD + 1)
+        await gate.until(lambda: gate.headrace.snapshot().queued == CROWD - 1, "all others wait", within=1000.0)
+        await later(1.0)
+        assert len(engine.requests) == THRESHOLD + 1
+        assert (gate.instance().breaker, gate.instance().in_flight) == (BreakerState.HALF_OPEN, 1)
+        prober = callers[int(re.findall(rb'"content": "(\d+)"', probe.body)[0])]
+        began = asyncio.get_running_loop().time()
+        released.set()
+        if status is None:
+            prober.cancel()
+        await engine.got(THRESHOLD + 2)
+        assert asyncio.get_running_loop().time() - began == pytest.approx(wait, abs=1.0)
+        answers = await asyncio.gather(*(caller for caller in callers if caller is not prober))
+        await gate.idle()
+        told = None if status is None else (await prober).status
+        assert (told, gate.instance().breaker) == (status, BreakerState.CLOSED)
+    assert {answer.status for answer in answers} == {200}
