@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import uvicorn
 from prometheus_client import CollectorRegistry
@@ -36,6 +37,9 @@ from headrace.server.connection import BoundedHttp
 from headrace.server.health import Health
 from headrace.server.settings import ServerSettings
 from headrace.testing import Changes, guarded
+
+if TYPE_CHECKING:
+    from headrace.server.admin.ports import AdminPort
 
 GUARD = 10.0
 """Longest real wait in seconds for something a test is sure of."""
@@ -146,7 +150,7 @@ class FakeGateway:
     drained: list[float] = field(default_factory=list)
     drain_gate: asyncio.Event = field(default_factory=asyncio.Event)
     closed: bool = False
-    administration: None = None
+    administration: AdminPort | None = None
 
     def open(self, request: Request, reader: Reader) -> FakeReply:
         if self.broken:

@@ -18,6 +18,7 @@ COMMANDS = {
     "check": "headrace.cli.check:check",
     "bench": "headrace.cli.bench:bench",
     "dlq": "headrace.cli.dlq:dlq",
+    "instances": "headrace.cli.instances:instances",
     "mock-engine": "headrace.cli.mock_engine:mock_engine",
     "simulate": "headrace.cli.simulate:simulate",
     "version": "headrace.cli.version:version",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Self
 
@@ -41,7 +41,7 @@ class AdminSection(Section):
     key_variables: tuple[Variable, ...] = Field(
         ("*_API_KEY",),
         max_length=100,
-        description="Variables that `api_key_env` of an instance given by API may name, beside those in this file.",
+        description="Variables that `api_key_env` of an instance given by API may name.",
     )
 
     @field_validator("api_key")
@@ -85,7 +85,7 @@ class AdminSection(Section):
         return allowed(self.allow_addresses)
 
 
-def may_hold_a_key(name: str, patterns: tuple[str, ...]) -> bool:
+def may_hold_a_key(name: str, patterns: Collection[str]) -> bool:
     """Whether a variable fits one of the patterns; headrace's own hold no keys of engines."""
     return not name.startswith("HEADRACE_") and any(fnmatchcase(name, pattern) for pattern in patterns)
 

@@ -100,11 +100,12 @@ def evaluate(demand: Demand, settings: ScalingSettings) -> Advice:
 
 
 def needed(demand: Demand, settings: ScalingSettings) -> int:
-    """Instances that would have the demand at the target share of their places."""
-    if not demand.places:
+    """Instances that would have the demand at the target share of their places; at most `max_instances`."""
+    if not demand.places * settings.busy:
         return demand.instances
     # A mean that is off by a rounding error must not cost a machine.
-    return ceil((demand.running + demand.queued) / (demand.places * settings.busy) - 1e-9)
+    wanted = (demand.running + demand.queued) / (demand.places * settings.busy) - 1e-9
+    return ceil(min(wanted, settings.max_instances))
 
 
 def _strain(demand: Demand, settings: ScalingSettings) -> str:
