@@ -61,6 +61,10 @@ class Program:
         """Wait for a log line with this text."""
         await self._changes.until(lambda: any(text in line for line in self.log), GUARD, f"a log line with {text}")
 
+    async def printed(self, text: str) -> None:
+        """Wait for a line of its output with this text."""
+        await self._changes.until(lambda: any(text in line for line in self.output), GUARD, f"output with {text}")
+
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
         self._process.send_signal(number)

@@ -37,6 +37,9 @@ class LetterMetrics(Collector):
         yield CounterMetricFamily(
             "headrace_dead_letters_aged_out", "Dead letters removed for their age.", value=letters.aged_out
         )
+        yield GaugeMetricFamily(
+            "headrace_dead_letter_listeners", "Who is told of new ones, the webhook included.", value=len(letters.feed)
+        )
         yield CounterMetricFamily(
             "headrace_dead_letters_untold",
             "New dead letters of which the webhook could not be told.",
