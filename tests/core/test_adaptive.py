@@ -9,9 +9,16 @@ from hypothesis import strategies as st
 from headrace.core.adaptive import AdaptiveLimit, BatchLimit
 
 
+def searching(most: int = 256) -> AdaptiveLimit:
+    """The limit of a machine that was seen calm."""
+    limit = AdaptiveLimit(most, adaptive=True)
+    limit.looked()
+    return limit
+
+
 def test_doubles_each_second_until_the_first_sign() -> None:
     """A new instance under load is opened fast: two windows double the limit."""
-    limit = AdaptiveLimit(256, adaptive=True)
+    limit = searching()
 
     seen = []
     for _ in range(4):
@@ -23,7 +30,7 @@ def test_doubles_each_second_until_the_first_sign() -> None:
 
 def test_grows_slowly_after_a_sign() -> None:
     """Two signs in a row end the doubling; then it is a tenth less at a sign, a twentieth more without."""
-    limit = AdaptiveLimit(256, adaptive=True)
+    limit = searching()
     for strained in (False, False, False, False, False, True, True):
         limit.tick(limit.limit, 0.5, 0.5, strained)
     before = limit.value
@@ -38,7 +45,7 @@ def test_grows_slowly_after_a_sign() -> None:
 
 def test_the_first_streams_reading_their_prompts_are_no_sign() -> None:
     """Slow tokens while the limit is not even in use, and a single slow window, leave the slow start going."""
-    limit = AdaptiveLimit(256, adaptive=True)
+    limit = searching()
     limit.tick(2, 2.0, 2.0, strained=False)
     limit.tick(limit.limit, 2.0, 2.0, strained=False)
     limit.tick(limit.limit, 0.5, 0.5, strained=False)
@@ -49,7 +56,7 @@ def test_the_first_streams_reading_their_prompts_are_no_sign() -> None:
 
 def test_an_unused_limit_does_not_grow() -> None:
     """Nothing is learned from a limit that nobody reached."""
-    limit = AdaptiveLimit(256, adaptive=True)
+    limit = searching()
 
     limit.tick(2, 0.5, 0.5, strained=False)
 
@@ -58,7 +65,7 @@ def test_an_unused_limit_does_not_grow() -> None:
 
 def test_a_burst_of_refusals_is_one_sign() -> None:
     """Ten refusals in a moment shrink the limit once."""
-    limit = AdaptiveLimit(256, adaptive=True)
+    limit = searching()
     limit.value = 100.0
 
     for _ in range(10):
@@ -69,7 +76,7 @@ def test_a_burst_of_refusals_is_one_sign() -> None:
 
 def test_an_engine_that_refuses_while_idle_is_not_overloaded() -> None:
     """Refusals with next to nothing in flight leave the limit for when it is well again."""
-    limit = AdaptiveLimit(256, adaptive=True)
+    limit = searching()
     limit.value = 100.0
 
     for second in range(10):
@@ -80,7 +87,7 @@ def test_an_engine_that_refuses_while_idle_is_not_overloaded() -> None:
 
 def test_an_engine_that_refuses_everything_is_ill() -> None:
     """Refusals while full shrink the limit; when it then refuses a lone request, too, that is taken back."""
-    limit = AdaptiveLimit(256, adaptive=True)
+    limit = searching()
     limit.value = 100.0
 
     limit.refused(90, 50.0)
@@ -94,7 +101,7 @@ def test_an_engine_that_refuses_everything_is_ill() -> None:
 @pytest.mark.parametrize(("most", "limit", "ample"), [(256, 96, 108), (256, 4, 5), (100, 96, 100)])
 def test_places_for_guests_are_an_eighth_more_within_the_bound(most: int, limit: int, ample: int) -> None:
     """At least one, and never beyond what the instance takes at all."""
-    adaptive = AdaptiveLimit(most, adaptive=True)
+    adaptive = searching(most)
     adaptive.value = float(limit)
 
     assert (adaptive.limit, adaptive.ample) == (limit, ample)
@@ -102,7 +109,7 @@ def test_places_for_guests_are_an_eighth_more_within_the_bound(most: int, limit:
 
 def test_settles_at_the_target_pace() -> None:
     """Where pace grows with what is in flight, the limit comes to rest near the target and stays there."""
-    limit = AdaptiveLimit(256, adaptive=True)
+    limit = searching()
 
     seen = []
     for _ in range(100):
@@ -122,10 +129,42 @@ def test_a_fixed_limit_stays() -> None:
     assert (limit.limit, limit.ample) == (10, 10)
 
 
+def test_the_first_streams_go_two_at_a_time_until_the_machine_was_seen_calm() -> None:
+    """How fast its tokens can be shows only then; signs of a crowd do not count before, and the search begins after."""
+    limit = AdaptiveLimit(256, adaptive=True)
+    limit.look(100.0)
+    for _ in range(4):
+        limit.tick(2, 3.0, 3.0, strained=True)
+
+    looking = (limit.full(1, guest=False, now=101.0), limit.full(1, guest=True, now=101.0), limit.full(2, True, 101.0))
+    limit.looked()
+
+    assert looking == (True, False, True)
+    assert limit.limit == 8
+
+
+def test_a_machine_that_is_never_calm_is_not_waited_for() -> None:
+    """After ten seconds the search begins with what is known."""
+    limit = AdaptiveLimit(256, adaptive=True)
+    limit.look(100.0)
+
+    assert limit.full(2, guest=False, now=109.9)
+    assert not limit.full(2, guest=False, now=110.0)
+
+
+def test_a_machine_that_is_busy_when_first_seen_is_not_emptied() -> None:
+    """Whole answers show no pace and begin no look: the search goes on as it does."""
+    limit = AdaptiveLimit(256, adaptive=True)
+
+    limit.tick(limit.limit, 0.5, 0.5, strained=False)
+
+    assert (limit.limit, limit.full(8, guest=False, now=1.0)) == (11, False)
+
+
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 300)), max_size=200))
 def test_stays_within_its_bounds(signs: list[tuple[bool, bool, int]]) -> None:
     """Whatever the signs, at least one request may go and never more than the bound."""
-    limit = AdaptiveLimit(200, adaptive=True)
+    limit = searching(200)
 
     for at, (refused, strained, in_flight) in enumerate(signs):
         if refused:
@@ -144,6 +183,16 @@ def test_batch_makes_way_while_tokens_are_slow_and_keeps_its_floor() -> None:
         batch.tick(90, 100, tpot=0.06, target=0.05)
 
     assert batch.limit(100) == 10
+
+
+def test_batch_does_not_grow_past_those_who_stand_still() -> None:
+    """Streams to protect are there and none of them made a token: they may well wait for batch."""
+    batch = BatchLimit(floor=0.1)
+    before = batch.limit(100)
+
+    batch.tick(before, 100, tpot=None, target=0.05, waiting=True)
+
+    assert batch.limit(100) == before
 
 
 def test_batch_grows_while_nobody_minds() -> None:

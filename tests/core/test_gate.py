@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.core.gate import Gate, Pass
 from headrace.core.settings import Settings
-from headrace.model import EngineReport, Instance, ServiceClass
+from headrace.model import EngineReport, Instance, ServiceClass, Usage
 
 _CLASS = ServiceClass.NORMAL
 
@@ -128,6 +128,72 @@ def test_the_speed_of_prefill_is_learned_from_streams_that_were_alone() -> None:
     tiny = enter(one, 3, 500.0)
     one.started(tiny, 510.0)
     assert one.prefill_seconds == learned
+
+
+def test_short_answers_and_tails_have_a_pace() -> None:
+    """Eight tokens, seven of them after the first within 0.7 s; and what comes after the last report: both count."""
+    short, tail = gate(), gate()
+    for one, told in ((short, 0), (tail, 32)):
+        place = enter(one, 100)
+        one.started(place, 1.0)
+        if told:
+            one.progressed(place, told, 2.0)
+        one.leave(place, 2.7 if told else 1.7, Usage(prompt=100, completion=told + 7 if told else 8))
+
+    assert short.pace.tpot == pytest.approx(0.1)
+    assert tail.pace.tpot == pytest.approx((1.0 / 32 + 0.1) / 2)
+
+
+@pytest.mark.parametrize(
+    "usage", [None, Usage(completion=500), Usage(completion=20, reasoning=12), Usage(completion=1)]
+)
+def test_tokens_that_nobody_saw_come_have_no_pace(usage: Usage | None) -> None:
+    """An answer that broke off; more than fits between two reports; hidden thoughts; one token: nothing is learned."""
+    one = gate()
+    place = enter(one, 100)
+    one.started(place, 1.0)
+
+    one.leave(place, 1.7, usage)
+
+    assert one.pace.tpot is None
+
+
+def test_a_slow_reader_is_sent_more_while_it_reads() -> None:
+    """Metrics are known, tokens take 0.4 s because prompts are read between them: the gate stays open. The same pace
+    without a prompt shuts it."""
+    shut = []
+    for tokens in (2000, 1):
+        one = gate(window=100_000)
+        streams = [enter(one, 1), enter(one, 1)]
+        for place in streams:
+            one.started(place, 0.0)
+        for window in range(1, 30):
+            now = 0.5 * window
+            one.reported(EngineReport(running=2, waiting=0), now)
+            prompt = one.enter(tokens, _CLASS, True, now - 0.4)
+            one.started(prompt, now)
+            one.leave(prompt, now)
+            for place in streams:
+                one.progressed(place, 1, now - 0.05)
+        shut.append(one.shut(1, 14.5))
+
+    assert shut == ["", "pace"]
+
+
+def test_a_new_instance_without_a_fixed_limit_opens_when_it_was_seen_calm() -> None:
+    """Two streams first; a window in which they made tokens and nothing was read tells its pace, and eight may go."""
+    one = Gate(Instance(id="a", max_concurrent=64, adaptive=True, window_tokens=100_000), Settings())
+    lone = enter(one, 10, 100.0)
+    guest = one.enter(10, _CLASS, True, 100.0)
+    assert one.shut(10, 100.0, guest=True) == "in_flight"
+    assert one.opens_at(100.0) == pytest.approx(110.0)
+    for place in (lone, guest):
+        one.started(place, 100.1)
+    one.progressed(lone, 20, 100.6)
+    one.progressed(lone, 20, 101.1)
+
+    assert one.pace.base == pytest.approx(0.025)
+    assert one.limit == 8
 
 
 def test_giving_back_twice_changes_nothing() -> None:

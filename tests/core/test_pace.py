@@ -73,6 +73,20 @@ def test_slow_tokens_behind_prompts_are_no_crowd() -> None:
     assert calm.crowded(0.05) == pytest.approx(2.0)
 
 
+def test_time_that_went_to_prompts_is_no_slow_decoding() -> None:
+    """Tokens take 100 ms; where half of it was reading, decoding took 50, and where nothing was read, all of it."""
+    reading, calm, still = Pace(), Pace(), Pace()
+    for window in range(1, 40):
+        for pace, read in ((reading, 2500), (calm, 0)):
+            pace.progressed(10.0, 100, protected=False)
+            pace.prefilled(read)
+            pace.tick(4, 4, 1e-4, 100.0 + 0.5 * window)
+
+    assert reading.decoding == pytest.approx(0.05, rel=0.01)
+    assert calm.decoding == pytest.approx(0.1, rel=0.01)
+    assert still.decoding == 0.0
+
+
 @pytest.mark.parametrize(
     ("base", "target"),
     [(0.0, 0.05), (0.011, 0.05), (0.03, 0.12), (0.06, 0.15), (0.1, 0.2)],

@@ -9,6 +9,10 @@ Additive increase, multiplicative decrease (Chiu and Jain 1989) once per half se
 * neither, the limit is in use and tokens come clearly faster than the target: + max(1, 5 %). Before two signs in a row
   it doubles each second (slow start).
 
+How fast tokens can be on this machine, and so what is slow, shows only where next to nothing else runs. So where a
+stream comes to an idle instance that was never seen calm, one more at most goes with it, for about a second: else a
+slow machine that begins under a flood would be held to the pace of a fast one for good.
+
 The limit is a matter of pace, not of room, so an eighth more places are kept for guests: users who hold less than an
 eighth of what is in flight do not wait for another's answer to end. They are charged like everybody; where all users
 are alike all are guests, and the limit comes to rest with those places in use.
@@ -20,8 +24,12 @@ token of theirs is slow.
 
 from __future__ import annotations
 
+from math import inf
+
 _START = 8.0
 _DOUBLING = 2.0**0.5
+_LOOK = 10.0
+"""Seconds after which the search begins though the machine was not seen calm."""
 _HARD, _SOFT = 0.7, 0.9
 _IN_USE = 0.9
 _CLEARLY = 0.98
@@ -50,12 +58,25 @@ class AdaptiveLimit:
         adaptive: False keeps it at `most`.
     """
 
-    __slots__ = ("_adaptive", "_before", "_hard_at", "_signs", "_slow_start", "_value", "ample", "limit", "most")
+    __slots__ = (
+        "_adaptive",
+        "_before",
+        "_hard_at",
+        "_signs",
+        "_slow_start",
+        "_value",
+        "ample",
+        "limit",
+        "looks_until",
+        "most",
+    )
 
     def __init__(self, most: int, adaptive: bool) -> None:
         self.most = most
         self._adaptive = adaptive
         self._slow_start = True
+        self.looks_until = inf if adaptive else 0.0
+        """Until when only the machine's own pace is looked for; infinite: not yet, 0: not any more."""
         self._signs = 0
         self._before = 0.0
         """The limit before the refusals of late."""
@@ -73,7 +94,21 @@ class AdaptiveLimit:
     def value(self, value: float) -> None:
         self._value = value
         self.limit = max(1, int(value)) if self._adaptive else self.most
+        if self.looking:
+            self.limit = 1
         self.ample = min(self.most, self.limit + max(1, int(GUESTS * self.limit)))
+
+    @property
+    def found(self) -> float | None:
+        """The limit that was found; None: it is fixed, or nothing has been found yet."""
+        return self._value if self._adaptive and not self._slow_start else None
+
+    def recall(self, value: float) -> None:
+        """Begin from what was found before a restart. A limit that is fixed stays."""
+        if self._adaptive:
+            self.looks_until = 0.0
+            self.value = min(max(1.0, value), float(self.most))
+            self._slow_start = False
 
     @property
     def _floor(self) -> float:
@@ -85,6 +120,29 @@ class AdaptiveLimit:
         self.most = most
         self._adaptive = adaptive
         self.value = value
+
+    def full(self, in_flight: int, guest: bool, now: float) -> bool:
+        """As many as may be are in flight already; a `guest` finds more places."""
+        if self.looks_until and now >= self.looks_until:
+            self.looked()
+        return in_flight >= (self.ample if guest else self.limit)
+
+    @property
+    def looking(self) -> bool:
+        """Only the machine's own pace is looked for at present."""
+        return self._adaptive and 0.0 < self.looks_until < inf
+
+    def look(self, now: float) -> None:
+        """A stream is sent to the idle machine."""
+        if self.looks_until == inf:
+            self.looks_until = now + _LOOK
+            self.value = self._value
+
+    def looked(self) -> None:
+        """The machine was seen calm, or will not be."""
+        if self.looks_until:
+            self.looks_until = 0.0
+            self.value = self._value
 
     def refused(self, in_flight: int, now: float) -> None:
         """A hard sign, with so many in flight."""
@@ -106,6 +164,8 @@ class AdaptiveLimit:
             at_once: the same in this window alone; ends the slow start.
             strained: the engine's own metrics show a soft sign.
         """
+        if self.looking:
+            return
         used = in_flight >= _IN_USE * self.limit
         if self._slow_start:
             self._signs = self._signs + 1 if used and (at_once > 1.0 or strained) else 0
@@ -136,7 +196,7 @@ class BatchLimit:
         """Batch requests that may be in flight where `limit` may be in all."""
         return max(1, int(max(self._floor * limit, min(self.value, float(limit)))))
 
-    def tick(self, batch_in_flight: int, limit: int, tpot: float | None, target: float) -> None:
+    def tick(self, batch_in_flight: int, limit: int, tpot: float | None, target: float, waiting: bool = False) -> None:
         """One window is over.
 
         Args:
@@ -144,8 +204,9 @@ class BatchLimit:
             limit: the instance's limit of all requests.
             tpot: seconds per token of the streams to protect; None: none moved.
             target: what it should be at most.
+            waiting: there are streams to protect, and none of them moved: they may well wait for batch.
         """
         if tpot is not None and tpot > _BATCH_SHARE * target:
             self.value = max(1.0, self._floor * limit, self.value * _SOFT)
-        elif batch_in_flight >= _IN_USE * self.limit(limit):
+        elif not waiting and batch_in_flight >= _IN_USE * self.limit(limit):
             self.value = min(float(limit), self.value + _BATCH_STEP)

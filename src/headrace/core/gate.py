@@ -21,13 +21,14 @@ the engine's queue is empty.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from math import inf
 
 from headrace.core.adaptive import AdaptiveLimit, BatchLimit
 from headrace.core.breadth import Breadth
 from headrace.core.engine_view import EngineView
 from headrace.core.pace import Pace
 from headrace.core.settings import Settings
-from headrace.model import EngineReport, Instance, ServiceClass
+from headrace.model import EngineReport, Instance, ServiceClass, Usage
 
 _FIRST_GUESS = 2e-4
 """Seconds per prompt token before anything was learned: 5,000 tokens/s."""
@@ -41,6 +42,8 @@ _STEPS_SHARED = 2.0
 """A first token that came within so many steps of the batch says nothing about prefill."""
 _LONG_ENOUGH = 32
 """Prompt tokens below which a first token says nothing about prefill."""
+_REPORTED = 32
+"""Tokens after which a stream reports at the latest."""
 _REMEMBERED = 10.0
 """Seconds a class is protected after it was last seen."""
 
@@ -58,6 +61,7 @@ class Pass:
         "read_before",
         "service_class",
         "tokens",
+        "told",
         "unseen",
         "unstarted",
     )
@@ -77,6 +81,8 @@ class Pass:
         """Prompt tokens the engine had read when it came."""
         self.moved = entered
         """When it last made tokens."""
+        self.told = 0
+        """Tokens it has reported."""
         self.unstarted = True
         """Its prompt is taken to be unread."""
         self.unseen = True
@@ -147,6 +153,13 @@ class Gate:
         """Requests that may be in flight."""
         return self.limiter.limit
 
+    def recall(self, prefill_seconds: float | None, limit: float | None) -> None:
+        """Take over what was found out before a restart; None: nothing was."""
+        if prefill_seconds is not None:
+            self.prefill_seconds, self.prefill_known = min(max(prefill_seconds, _FASTEST), _SLOWEST), True
+        if limit is not None:
+            self.limiter.recall(limit)
+
     def reshape(self, instance: Instance) -> None:
         """Take new bounds; what was learned stays."""
         self.limiter.reshape(instance.max_concurrent, instance.adaptive)
@@ -158,7 +171,7 @@ class Gate:
         self, tokens: int, now: float, service_class: ServiceClass = ServiceClass.NORMAL, guest: bool = False
     ) -> str:
         """Why a request with so many uncached prompt tokens may not enter now; "" when it may."""
-        if self.in_flight >= (self.limiter.ample if guest else self.limiter.limit):
+        if self.limiter.full(self.in_flight, guest, now):
             return "in_flight"
         if self.window is not None:
             if self._lapsing:
@@ -176,7 +189,7 @@ class Gate:
             may_wait -= 1.0
         if self.engine.fresh(now) is None:
             return "" if self.window is None or self._seats(may_wait) else "pending"
-        if self.pace.crowded(self._slowest(service_class)) > 1.0:
+        if self.pace.decoding > self._slowest(service_class):
             return "pace"
         waiting = self.engine.waiting(now, self.breadth.most)
         if waiting is not None and waiting >= may_wait:
@@ -199,12 +212,15 @@ class Gate:
         return "batch_engine_queue" if self.batch_in_flight and self.engine.waiting(now, self.breadth.most) else ""
 
     def opens_at(self, now: float) -> float | None:
-        """When it may open without any event: a reservation lapses, or the engine's report goes stale."""
+        """When it may open without any event: a reservation lapses, the engine's report goes stale, or the time to
+        see the machine calm is over."""
         self._lapse(now)
-        lapses = self._lapsing[0][0] if self._lapsing else None
-        if self.engine.fresh(now) is None:
-            return lapses
-        return self.engine.stale_at if lapses is None else min(lapses, self.engine.stale_at)
+        soonest = self._lapsing[0][0] if self._lapsing else inf
+        if self.engine.fresh(now) is not None:
+            soonest = min(soonest, self.engine.stale_at)
+        if self.limiter.looks_until:
+            soonest = min(soonest, self.limiter.looks_until)
+        return None if soonest == inf else soonest
 
     def note_closed(self, reason: str, now: float) -> None:
         """Something waits here for `reason`; "" : nothing does any more."""
@@ -234,6 +250,8 @@ class Gate:
         self.unseen += 1
         if service_class is ServiceClass.BATCH:
             self.batch_in_flight += 1
+        if streamed and taken.lone:
+            self.limiter.look(now)
         self._seen[service_class] = now
         self.engine.sent()
         if lapses is not None:
@@ -259,9 +277,7 @@ class Gate:
     def progressed(self, place: Pass, tokens: int, now: float) -> None:
         """The request made `tokens` tokens since it last did."""
         self._learn_prefill(now)
-        protected = place.service_class is not ServiceClass.BATCH
-        self.pace.progressed(now - place.moved, tokens, protected)
-        place.moved = now
+        self._count(place, tokens, now)
         self._tick(now)
 
     def reported(self, report: EngineReport | None, now: float) -> None:
@@ -274,9 +290,14 @@ class Gate:
         """The engine said that it has too much, or did not answer in time."""
         self.limiter.refused(self.in_flight, now)
 
-    def leave(self, place: Pass, now: float) -> None:
-        """Give the place back, on whatever way the attempt ended; a second call changes nothing."""
+    def leave(self, place: Pass, now: float, usage: Usage | None = None) -> None:
+        """Give the place back, on whatever way the attempt ended; a second call changes nothing.
+
+        `usage` is that of a complete answer that was made here from its first token to its last; None for any other.
+        """
         if place.present:
+            if usage is not None and not usage.reasoning:
+                self._count_rest(place, usage.completion, now)
             place.present = False
             self.in_flight -= 1
             if place.service_class is ServiceClass.BATCH:
@@ -290,6 +311,20 @@ class Gate:
             self._tick(now)
 
     # ------------------------------------------------------------------ inside
+
+    def _count(self, place: Pass, tokens: int, now: float) -> None:
+        self.pace.progressed(now - place.moved, tokens, place.service_class is not ServiceClass.BATCH)
+        place.moved = now
+        place.told += tokens
+
+    def _count_rest(self, place: Pass, made: int, now: float) -> None:
+        """What a stream made after its last report, and all of an answer too short for one, its first token apart.
+
+        More than fits between two reports was made unseen, before the first token or several at a time: no pace.
+        """
+        rest = made - max(1, place.told)
+        if not place.unseen and place.lapses is None and 0 < rest <= _REPORTED and now > place.moved:
+            self._count(place, rest, now)
 
     def _learn_prefill(self, now: float) -> None:
         """Take the least that first tokens show, forgetting slowly.
@@ -341,12 +376,16 @@ class Gate:
         if not self.pace.tick(self.in_flight - self.pending, self.limiter.most, self.prefill_seconds, now):
             return
         settings, pace = self._settings, self.pace
+        if pace.base:
+            self.limiter.looked()
         wanted, borne, guarded = self._aim(now)
         target = pace.target(wanted, settings.tpot_most)
         strained = self.engine.strained(settings.kv_below, now)
         self.limiter.tick(self.in_flight, pace.crowded(target), pace.crowding(target), strained)
         protected = pace.tpot_protected if guarded else pace.tpot
-        self.batch.tick(self.batch_in_flight, self.limiter.limit, protected, pace.target(borne, settings.tpot_most))
+        target = pace.target(borne, settings.tpot_most)
+        still = guarded and protected is None and self.in_flight > self.batch_in_flight
+        self.batch.tick(self.batch_in_flight, self.limiter.limit, protected, target, still)
 
     def _aim(self, now: float) -> tuple[float, float, bool]:
         """The TPOT to aim at, the one that the most urgent here bear, and whether batch has to heed somebody."""

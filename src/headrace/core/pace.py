@@ -91,6 +91,15 @@ class Pace:
         """Calibrated machine time of one output token; 0 while unknown."""
         return max(0.0, self._busy) / self._made if self._made >= _ENOUGH else 0.0
 
+    @property
+    def decoding(self) -> float:
+        """Seconds per token of late without the time that went to reading prompts; 0: nothing moved.
+
+        Reading is bounded by the un-started window. An engine that reads slowly has slow tokens behind every prompt: to
+        send it nothing for that would leave it idle as soon as it has read what it was sent.
+        """
+        return self._all.slow * (1.0 - min(1.0, self.prefill_share)) if self._all.value is not None else 0.0
+
     def crowded(self, target: float) -> float:
         """Seconds per token of late as a multiple of `target`, where it is the streams that make each other slow.
 
