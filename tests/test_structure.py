@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 FILES = sorted(path for room in ("src", "tests", "benchmarks", "examples") for path in (ROOT / room).rglob("*.py"))
 LONGEST_FILE = 400
 LONGEST_FUNCTION = 40
-LONGER = {"model.py": 640}
+LONGER = {"model.py": 700}
 """Files that may be longer: the vocabulary is one list of small values, read from top to bottom."""
 WHOLE = {"play"}
 """Functions that may be longer: a reference to compare with is one loop, without the short cuts it judges."""

@@ -24,6 +24,7 @@ from headrace.runtime.letter_keeping import LetterKeeping
 from headrace.runtime.letter_metrics import LetterMetrics
 from headrace.runtime.observe import Gauges, Metrics
 from headrace.runtime.probes import Prober, ProbeSettings
+from headrace.runtime.registry import Registry
 from headrace.runtime.relay import Reader
 from headrace.runtime.replay_view import message
 from headrace.runtime.replays import Replays
@@ -45,7 +46,9 @@ class Headrace:
     def __init__(
         self, config: Config, registry: CollectorRegistry, random: Random, journal: Journal | None = None
     ) -> None:
-        self.instances: tuple[Instance, ...] = config.model_instances()
+        instances = config.model_instances()
+        self._keys, self._key_in = config.secrets(), config.key_in
+        self._variables = {i.api_key_env: self._keys[i.id] for i in instances if i.api_key_env and i.id in self._keys}
         self._upstream = new_client()
         timeouts = Timeouts(
             connect=config.timeouts.connect,
@@ -53,17 +56,17 @@ class Headrace:
             idle=config.timeouts.idle,
             attempt=config.timeouts.attempt,
         )
-        self._http = HttpBackend(self._upstream, config.secrets(), timeouts)
+        self._http = HttpBackend(self._upstream, self._keys, timeouts)
         self._echo = WorkerBackend(EchoWorker(), timeouts)
         self._disk, self.dead_letters = _dead_letters(config)
         self.gateway = Gateway(
-            Scheduler(config.scheduler_settings(), self.instances, random),
+            Scheduler(config.scheduler_settings(), instances, random),
             self._backend,
             cache=_cache(config, random),
             dead_letters=self.dead_letters,
             keeping=config.letters_kept(),
         )
-        self.gateway.observe(Metrics(registry, exact_models(self.instances), config.models))
+        self.gateway.observe(Metrics(registry, exact_models(instances), config.models))
         self.latencies = Latencies()
         self.gateway.observe(self.latencies)
         self._scaling = config.scaling.settings()
@@ -77,16 +80,19 @@ class Headrace:
             Gauges(self.gateway.snapshot, self.dead_letters, self.stages, lambda: self._upstream.replays, shown)
         )
         self.replays, self._keeping = self._letter_parts(config, registry)
-        health = config.health_check
-        settings = ProbeSettings(
+        self._prober, self._scraper = self._watchers(config, random)
+        self._polls = config.metrics.enabled
+        self.registry = Registry(instances, self.gateway.step, follow=self._follow, key=self._key)
+
+    def _watchers(self, config: Config, random: Random) -> tuple[Prober, Scraper]:
+        """What looks at the engines beside the traffic."""
+        health, step, client = config.health_check, self.gateway.step, self._upstream
+        checks = ProbeSettings(
             interval=health.interval_seconds, timeout=health.timeout_seconds, deep_every=health.deep_check_interval
         )
-        self._prober = Prober(
-            self.gateway.step, self._upstream, config.secrets(), settings, self._http.pulses.__getitem__, random
-        )
         polls = ScrapeSettings(interval=config.metrics.poll_seconds, path=config.metrics.path)
-        self._scraper = Scraper(self.gateway.step, self._upstream, config.secrets(), polls, random)
-        self._polled = self.instances if config.metrics.enabled else ()
+        prober = Prober(step, client, self._keys, checks, self._http.pulses.__getitem__, random)
+        return prober, Scraper(step, client, self._keys, polls, random)
 
     def _letter_parts(self, config: Config, registry: CollectorRegistry) -> tuple[Replays, LetterKeeping]:
         """What sends dead letters again, and what is done with them in the background."""
@@ -105,9 +111,8 @@ class Headrace:
         self._keeping.start()
         if self._journal is not None:
             self._journal.start()
-        self._demand.begin([instance.id for instance in self.instances], self.gateway.now)
-        self._prober.watch(self.instances)
-        self._scraper.watch(self._polled)
+        self.registry.restore((), ())
+        self._demand.begin([entry.instance.id for entry in self.registry.instances], self.gateway.now)
         return self
 
     async def __aenter__(self) -> Self:
@@ -195,6 +200,19 @@ class Headrace:
         if self._journal is not None:
             await self._journal.close()
         await self._upstream.close()
+
+    def _follow(self, instances: Sequence[Instance]) -> None:
+        """The set of instances changes: keys, checks and polls are those of the new one."""
+        keys = {i.id: key for i in instances if i.api_key_env and (key := self._key(i.api_key_env)) is not None}
+        self._keys.clear()
+        self._keys.update(keys)
+        self._http.forget_all_but(instance.id for instance in instances)
+        self._prober.watch(instances)
+        self._scraper.watch(instances if self._polls else ())
+
+    def _key(self, variable: str) -> str | None:
+        """The key in a variable that the configuration names, or may be named elsewhere."""
+        return self._variables.get(variable) or self._key_in(variable)
 
     def _backend(self, instance: Instance) -> Backend:
         return self._echo if instance.engine is Engine.ECHO else self._http

@@ -173,6 +173,31 @@ def cancelled() -> Fault:
     return Fault(499, "invalid_request_error", "cancelled", "The request was cancelled.", retryable=False)
 
 
+def instance_not_found(name: str) -> Fault:
+    """No instance of that id is registered; the id is quoted shortened."""
+    shown = name if len(name) <= 64 else name[:61] + "..."
+    message = f"There is no instance '{shown}'. GET /admin/instances lists them."
+    return Fault(404, "not_found_error", "instance_not_found", message, param="id", retryable=False)
+
+
+def instance_exists(name: str) -> Fault:
+    """The id of a new instance is taken."""
+    message = f"There is an instance '{name}' already. Change it with PATCH, remove it first, or take another id."
+    return Fault(409, "invalid_request_error", "instance_exists", message, param="id", retryable=False)
+
+
+def instance_doubled(other: str, model: str) -> Fault:
+    """A model is registered at the same address by another instance."""
+    message = f"'{other}' serves the model '{model}' at this address already. Remove it first, or leave the model out."
+    return Fault(409, "invalid_request_error", "instance_exists", message, param="models", retryable=False)
+
+
+def instances_full(most: int) -> Fault:
+    """As many instances are registered as may be."""
+    message = f"There are {most} instances, the most there may be. Remove one first."
+    return Fault(409, "invalid_request_error", "too_many_instances", message, retryable=False)
+
+
 def model_not_found(model: str) -> Fault:
     """No instance serves `model`; the name is quoted shortened."""
     shown = model if len(model) <= 100 else model[:97] + "..."

@@ -59,6 +59,7 @@ class Engine(StrEnum):
     TGI = "tgi"
     TENSORRT = "tensorrt"
     OLLAMA = "ollama"
+    LMSTUDIO = "lmstudio"
     ECHO = "echo"
     WORKER = "worker"
 
@@ -516,6 +517,8 @@ class Dispatch:
     """The model it is asked of, which may stand behind the name in the request or have taken over; "": that name."""
     fallback: FallbackCause | None = None
     """Why the model before could not answer; None at the first."""
+    hedge: bool = False
+    """It runs beside an attempt whose first content is late: of the two, the one that begins first counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -614,7 +617,7 @@ class InstanceView:
     breaker_changes: Mapping[BreakerState, int] = field(default_factory=dict[BreakerState, int])
     """How often the breaker went into each state."""
     breaker_for: float = 0.0
-    """Seconds since it was last opened or closed; 0: never."""
+    """Seconds since it opened; 0 while it is closed."""
     cooldown_because: str = ""
     """The cause of the attempt that began the cooldown; "" while there is none."""
     cooldown_for: float = 0.0
@@ -643,7 +646,7 @@ class Snapshot:
     """The operator's own names for models."""
     totals: Mapping[str, int]
     """Counts since the start: accepted, refused, answered, failed, cancelled, model_calls, joined, hits, retries, the
-    resumes among these, and attempts at models that took over (fallbacks)."""
+    resumes among these, attempts at models that took over (fallbacks), hedges and those that won (hedges_won)."""
     service: Mapping[str, float] = field(default_factory=dict[str, float])
     """What the 20 users served most were charged in about the last minute, in charged tokens, as `tenant/user`."""
     jain: float | None = None

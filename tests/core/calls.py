@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.core.fleet import Fleet, InstanceState
+from headrace.core.fleet import Fleet
+from headrace.core.instance_state import InstanceState
 from headrace.core.planting import PlantTree
 from headrace.core.pool import Pool
 from headrace.core.settings import Settings

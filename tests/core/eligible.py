@@ -4,15 +4,15 @@ A queued call is eligible when on every level of the share tree its account is u
 the poorest account under its cap, no more than seven calls go before it in its own queue, and some instance may take
 it: up, breaker and cooldown permitting, its gate open to it (batch has limits of its own); one it was not sent to
 before, if one such is up; a local one, if one such is up, unless it has waited so long that a remote one may take it
-and no local one has room. One that is kept for the instance that knows its prompt is
-not eligible, for as long as it may be.
+and no local one has room; one that has just come back only as far as its slow start goes, while another of its tier
+could take it. One that is kept for the instance that knows its prompt is not eligible, for as long as it may be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.core.fleet import InstanceState
+from headrace.core.instance_state import InstanceState
 from headrace.core.scheduler import Scheduler
 from headrace.core.share import Node
 from headrace.core.ticket import Call
@@ -70,4 +70,10 @@ def _near(states: list[InstanceState]) -> list[InstanceState]:
 
 
 def _has_room(state: InstanceState, call: Call, now: float) -> bool:
-    return not state.gate.shut(state.uncached(call.request) + call.carried, now, call.flow.service_class)
+    if state.gate.shut(state.uncached(call.request) + call.carried, now, call.flow.service_class):
+        return False
+    if state.ramp is None or not state.ramping(now) or len(call.choices) == 1:
+        return True
+    others = [other for other in call.pool.members if other.instance.tier is state.instance.tier]
+    taken_elsewhere = any(not other.shut(now) and not other.ramping(now) for other in others if other is not state)
+    return not taken_elsewhere or state.gate.in_flight < state.ramp.limit(state.gate.limit, now)

@@ -104,13 +104,13 @@ def test_releasing_twice_changes_nothing() -> None:
 def test_health_is_lost_by_three_and_won_by_one() -> None:
     """A busy one is not counted, a definite answer counts at once, and only a change is reported as such."""
     state = pool(engine("a")).members[0]
-    answers = [state.probed(Probed("a", healthy=False, busy=busy)) for busy in (False, True, False, True, False)]
+    answers = [state.probed(Probed("a", healthy=False, busy=busy), 0.0) for busy in (False, True, False, True, False)]
     assert answers == [False, False, False, False, True]
     assert state.shut(0.0) == "down"
     assert state.returns_in(0.0) is None
-    assert state.probed(Probed("a", healthy=True))
+    assert state.probed(Probed("a", healthy=True), 0.0)
     assert not state.shut(0.0)
-    assert state.probed(Probed("a", healthy=False, definite=True))
+    assert state.probed(Probed("a", healthy=False, definite=True), 0.0)
 
 
 def test_models_of_the_same_instances_share_a_pool() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.core.fleet import InstanceState
+from headrace.core.instance_state import InstanceState
 from headrace.core.pool import Pool
 from headrace.core.routing import Router, score, weight
 from headrace.core.settings import RoutingSettings, Settings, Strategy

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from headrace.core.limits import LimitRule
 from headrace.core.settings import (
-    BreakerSettings,
-    FairnessSettings,
-    Fallback,
-    LimitSettings,
-    ModelSettings,
     PolicyName,
-    QueueSettings,
-    RecoverySettings,
-    RoutingSettings,
-    Settings,
     Strategy,
-    VirtualModel,
 )
 from headrace.errors import invalid_request
 from headrace.model import (
@@ -29,67 +20,39 @@ from headrace.model import (
     Cancelled,
     Cause,
     Dispatch,
+    Drained,
     Draining,
     EngineReport,
     Event,
-    FallbackCause,
     Finished,
     Flow,
     Instance,
+    Learned,
     Looked,
+    Mended,
     Outcome,
     Probed,
     Progressed,
+    Recalled,
     Reconfigured,
     Reported,
     Request,
     Sealed,
-    ServedModel,
     ServiceClass,
     Settle,
     Started,
-    Tier,
+    Tripped,
     Usage,
     Woke,
 )
 from tests.core.world import World
+from tests.core.world_settings import ENGINES, world_settings
 
-_ANY = ServedModel(name="*")
-_ENGINES = (
-    Instance(id="a", max_concurrent=2, models=(_ANY,), resume=True),
-    Instance(id="b", max_concurrent=1, models=(ServedModel(name="m*", upstream="x-*"),), window_tokens=64),
-    Instance(
-        id="c", max_concurrent=2, models=(ServedModel(name="m1"),), window_tokens=32, tier=Tier.REMOTE, resume=True
-    ),
-    Instance(id="b", max_concurrent=3, models=(ServedModel(name="m2"),), window_tokens=64),
-    Instance(id="a", max_concurrent=1, models=(_ANY,), address="http://elsewhere"),
-    Instance(id="d", max_concurrent=1, models=(ServedModel(name="m2"), ServedModel(name="m1")), tier=Tier.REMOTE),
-    Instance(id="e", max_concurrent=12, models=(_ANY,), window_tokens=100, adaptive=True, resume=True),
-    Instance(id="f", max_concurrent=9, models=(_ANY,), adaptive=True),
-)
 _LATER = st.sampled_from([0.0, 0.0, 0.0, 0.001, 0.5, 3.0, 20.0])
 _COUNT = st.integers(0, 1000)
 
 
 _TOO_LONG = invalid_request("The prompt is too long.", code="context_length_exceeded")
-_SPILL = {ServiceClass.INTERACTIVE: 0.0, ServiceClass.NORMAL: 3.0}
-_MODELS = ModelSettings(
-    names={"else": VirtualModel(models=("m1", "m2"), weights=(1.0, 2.0)), "one": VirtualModel(models=("m1",))},
-    fallbacks={"m1": Fallback(models=("m2", "far"), on=frozenset(FallbackCause))},
-)
-
-
-def _settings(policy: PolicyName, strategy: Strategy, cap: int | None, limited: bool, led: bool = False) -> Settings:
-    limits = LimitSettings(per_user=LimitRule(requests_per_minute=6, concurrency=4)) if limited else LimitSettings()
-    return Settings(
-        fairness=FairnessSettings(policy=policy, user_in_flight=cap, slack=100.0, promote_after=10.0),
-        queue=QueueSettings(size=6, per_user=4, timeouts=dict.fromkeys(ServiceClass, 30.0)),
-        breaker=BreakerSettings(threshold=2, recovery=10.0, max_backoff=4.0),
-        recovery=RecoverySettings(max_attempts=3, budget_reserve=4.0, cooldown=2.0, backoff=0.5, backoff_cap=2.0),
-        routing=RoutingSettings(strategy=strategy, spill_after=_SPILL if led else {}),
-        models=_MODELS if led else ModelSettings(),
-        limits=limits,
-    )
 
 
 class Misbehaving(RuleBasedStateMachine):
@@ -108,7 +71,7 @@ class Misbehaving(RuleBasedStateMachine):
         cap=st.sampled_from([None, None, 1]),
         limited=st.booleans(),
         led=st.booleans(),
-        engines=st.sampled_from([_ENGINES[:1], _ENGINES[:2], _ENGINES[:3], _ENGINES[1:3], _ENGINES[6:], _ENGINES[2:3]]),
+        engines=st.sampled_from([ENGINES[:1], ENGINES[:2], ENGINES[:3], ENGINES[1:3], ENGINES[6:], ENGINES[2:3]]),
     )
     def begin(
         self,
@@ -119,7 +82,7 @@ class Misbehaving(RuleBasedStateMachine):
         led: bool,
         engines: tuple[Instance, ...],
     ) -> None:
-        self.world = World(_settings(policy, strategy, cap, limited, led), engines)
+        self.world = World(world_settings(policy, strategy, cap, limited, led), engines)
 
     # ------------------------------------------------------------------ callers
 
@@ -312,10 +275,39 @@ class Misbehaving(RuleBasedStateMachine):
         """A timer fires that was replaced."""
         self.world.tell(Woke())
 
-    @rule(pick=st.lists(st.sampled_from(_ENGINES), max_size=4, unique_by=lambda instance: instance.id))
+    @rule(pick=st.lists(st.sampled_from(ENGINES), max_size=4, unique_by=lambda instance: instance.id))
     def reconfigure(self, pick: list[Instance]) -> None:
         """Instances come, go, move and change their models under running and queued requests."""
         self.world.tell(Reconfigured(tuple(pick)))
+
+    @rule(
+        name=st.sampled_from("aabcdefx"),
+        deed=st.sampled_from([Drained, lambda name: Drained(name, draining=False), Tripped, Mended]),
+        later=_LATER,
+    )
+    def work_by_hand(self, name: str, deed: Callable[[str], Event], later: float) -> None:
+        """The operator drains an instance, lets it have work again, opens or closes its breaker."""
+        self.world.tell(deed(name), later)
+
+    @rule(
+        name=st.sampled_from("aabex"),
+        speed=st.sampled_from([0.0, 40.0]),
+        opens_in=st.sampled_from([None, None, 0.0, 5.0, 1e9]),
+        cooldown=st.sampled_from([0.0, 0.0, 3.0]),
+        limit=st.sampled_from([None, 0.0, 3.5, 1e9]),
+    )
+    def recall(self, name: str, speed: float, opens_in: float | None, cooldown: float, limit: float | None) -> None:
+        """What an earlier process knew comes late, and may be nonsense."""
+        learned = Learned(
+            instance=name,
+            speed=speed,
+            opens_in=opens_in,
+            wait=1.0,
+            cooldown=cooldown,
+            limit=limit,
+            prefill_seconds=limit,
+        )
+        self.world.tell(Recalled((learned,)))
 
     @precondition(lambda self: self.arrived > 12)
     @rule(grace=st.sampled_from([0.0, 5.0, 30.0]), sure=st.integers(0, 3))

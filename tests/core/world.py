@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import assert_never
 
-from headrace.core.fleet import InstanceState
+from headrace.core.instance_state import InstanceState
 from headrace.core.naming import match
 from headrace.core.scheduler import Scheduler
 from headrace.core.settings import Settings
@@ -22,6 +22,7 @@ from headrace.model import (
     Cancelled,
     Decision,
     Dispatch,
+    Drained,
     Draining,
     Ending,
     Event,
@@ -73,6 +74,7 @@ class World:
         self.strikes: Counter[str] = Counter()
         self.gone: list[InstanceState] = []
         self.draining = False
+        self.drained: set[str] = set()
 
     # ------------------------------------------------------------------ facts
 
@@ -117,6 +119,12 @@ class World:
                 kept = {i.id for i in instances if i.id in self.instances and self.instances[i.id].address == i.address}
                 self.instances = {instance.id: instance for instance in instances}
                 self.strikes = Counter({name: count for name, count in self.strikes.items() if name in kept})
+                self.drained &= self.instances.keys()
+            case Drained(instance, draining):
+                if draining and instance in self.instances:
+                    self.drained.add(instance)
+                else:
+                    self.drained.discard(instance)
             case Draining():
                 self.draining = True
             case Woke():
@@ -174,6 +182,7 @@ class World:
         assert order.request.only in (None, instance.id), "what is bound to an instance goes nowhere else"
         assert match(instance, order.model) == order.upstream_model
         assert self.strikes[instance.id] < 3, "an instance that is down is left alone"
+        assert instance.id not in self.drained, "one that is drained gets nothing new"
         self.running[call] = order
         self.states[call] = self.scheduler._fleet.states[instance.id]
         flying = sum(1 for state in self.states.values() if state is self.states[call])

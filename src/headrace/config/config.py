@@ -35,6 +35,7 @@ from headrace.config.sections import (
     TimeoutsSection,
 )
 from headrace.core.limits import LimitRule
+from headrace.core.naming import beside_a_star
 from headrace.core.settings import (
     BreakerSettings,
     FairnessSettings,
@@ -188,17 +189,7 @@ class Config(Section):
 
     def warnings(self) -> tuple[str, ...]:
         """What can be used but is probably not meant, one sentence each."""
-        by_address: dict[str, list[tuple[str, ...]]] = {}
-        for instance in self.model_instances():
-            if instance.address:
-                by_address.setdefault(instance.address, []).append(tuple(m.name for m in instance.models))
-        return tuple(
-            f"{address} is listed with `*` and again with {', '.join(names)}: a request for one of these may count "
-            "against either entry."
-            for address, entries in by_address.items()
-            if any("*" in entry for entry in entries)
-            and (names := [name for entry in entries if "*" not in entry for name in entry])
-        )
+        return beside_a_star(self.model_instances())
 
     def scheduler_settings(self) -> Settings:
         """What the scheduler is told."""

@@ -9,11 +9,14 @@ is refunded. Tickets that share a call share its cost. Round robin and FIFO char
 
 from __future__ import annotations
 
+from math import inf
+
 from headrace.core.estimate import OutputEstimator
-from headrace.core.fleet import InstanceState
+from headrace.core.instance_state import InstanceState
 from headrace.core.pool import Pool
 from headrace.core.received import Received
 from headrace.core.settings import CostName, FairnessSettings, PolicyName
+from headrace.core.share import NO_HINT, Hint
 from headrace.core.ticket import Call
 from headrace.model import Flow, Request, ServiceClass, Usage
 
@@ -23,6 +26,8 @@ _OUTPUT_SECONDS = 2e-2
 _GUESSED, _TOLD = 2.0, 10.0
 """A short job may overtake a longer one of the same user that came up to so many times their difference before it: more
 where the caller said how much he wants at most."""
+_AGEING = 0.5
+"""Part of its longest wait by which a job goes later, or earlier, for its length."""
 _TOKEN_SECONDS = 2e-4
 """Machine time that is charged like one token, so that other settings keep their meaning."""
 
@@ -51,17 +56,42 @@ class Accounts:
         """Output tokens to expect."""
         return self._estimator.expect(request.flow, request.model, request.endpoint, request.output_cap)
 
-    def order(self, call: Call, now: float) -> tuple[float, float]:
+    def order(self, call: Call, now: float, longest: float) -> tuple[float, float]:
         """The place among the same user's requests: earliest deadline, then shortest expected job with ageing.
 
-        The key never changes, so a long job is overtaken only by what comes soon after it: nobody waits for ever.
+        An answer counts as longer or shorter only by what the caller said of it: what is guessed from the past is the
+        same for all of his requests, and changes from one to the next because it is learned. A deadline counts if it
+        comes before the `longest` seconds it may wait are over. The key never changes, so a long job is overtaken only
+        by what comes soon after it: nobody waits for ever.
         """
         if self._settings.policy is PolicyName.FIFO:
             return (0.0, 0.0)
-        request = call.request
-        length = request.prompt_tokens * _PROMPT_SECONDS + call.expected * _OUTPUT_SECONDS
-        overtakes = _GUESSED if request.output_cap is None else _TOLD
-        return (float("inf") if request.deadline is None else request.deadline, now + overtakes * length)
+        request, deadline = call.request, call.request.deadline
+        usual = self._estimator.expect(request.flow, request.model, request.endpoint, None)
+        length = request.prompt_tokens * _PROMPT_SECONDS + min(0, call.expected - usual) * _OUTPUT_SECONDS
+        most = _AGEING * longest
+        later = max(-most, min(most, length * (_GUESSED if request.output_cap is None else _TOLD)))
+        return (inf if deadline is None or deadline > now + longest else deadline, now + later)
+
+    def hint(self, call: Call) -> Hint:
+        """What may let a call go before its turn: its expected charge, and the latest start that keeps its deadline.
+
+        An answer of unknown length is neither short nor long. The start is by the fastest of its instances, as fast as
+        they have shown to be.
+        """
+        request, members, deadline = call.request, call.pool.members, call.request.deadline
+        if not members or self._settings.policy is PolicyName.FIFO:
+            return NO_HINT
+        prompt, expected = request.prompt_tokens, call.expected
+        size = self._priced(self._prices(call.model, members[0]), prompt, expected)
+        known = request.output_cap == expected or self._estimator.knows(request.model, request.endpoint)
+        if deadline is None:
+            return Hint(size, known)
+        takes = min(
+            prompt * state.gate.prefill_seconds + expected * (1.0 / state.speed if state.speed else _OUTPUT_SECONDS)
+            for state in members
+        )
+        return Hint(size, known, deadline - takes)
 
     def price(self, call: Call, state: InstanceState, now: float) -> float:
         """What a call is charged when it is first dispatched, to `state`; its prices are fixed by it."""
@@ -145,9 +175,10 @@ class Accounts:
         return prompt, prompt * ratio
 
     def _cost(self, call: Call, prompt: int, output: int) -> float:
-        if not self._by_token:
-            return 1.0
-        return prompt * call.prices[0] + output * call.prices[1]
+        return self._priced(call.prices, prompt, output)
+
+    def _priced(self, prices: tuple[float, float], prompt: int, output: int) -> float:
+        return prompt * prices[0] + output * prices[1] if self._by_token else 1.0
 
     def _judge(self, expected: int, real: int) -> None:
         error = abs(expected - real) / max(1, real)

@@ -7,6 +7,7 @@ given back here.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from math import inf
 
 from headrace.core.catalogue import Route
@@ -47,6 +48,8 @@ _TOTALS = (
     "retries",
     "resumes",
     "fallbacks",
+    "hedges",
+    "hedges_won",
 )
 
 
@@ -56,6 +59,8 @@ class Book:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.tickets: dict[str, Ticket] = {}
+        self._users: dict[tuple[str, str], dict[str, Ticket]] = {}
+        """The same by (tenant, user)."""
         self.calls: dict[str, Call] = {}
         self.flights = FlightIndex()
         self.limiter = Limiter()
@@ -96,6 +101,7 @@ class Book:
         self.flights.drop(call)
         self.timers.cancel(call.retry)
         self.timers.cancel(call.promotion)
+        self.timers.cancel(call.hedging)
         del self.calls[call.id]
 
     def admit(self, request: Request, call: Call, lease: Lease | None, cache: CacheResult, now: float) -> Ticket:
@@ -104,18 +110,24 @@ class Book:
         ticket.cache = cache
         self.totals["accepted"] += 1
         self.tickets[request.id] = ticket
+        user = (request.flow.tenant, request.flow.user)
+        mine = self._users.get(user)
+        if mine is None:
+            mine = self._users[user] = {}
+        mine[request.id] = ticket
         call.add(ticket)
         self.out.append(Join(request.id, call.id, cache))
         self.schedule_expiry(ticket, now)
         return ticket
 
+    def of_user(self, tenant: str, user: str) -> Collection[Ticket]:
+        """The living tickets of one user, oldest first."""
+        return self._users.get((tenant, user), {}).values()
+
     def schedule_expiry(self, ticket: Ticket, now: float, most: float = inf) -> None:
         """From `now` the ticket may wait for its class's time and at most `most`, but not past its deadline."""
         request = ticket.request
-        wait = request.queue_timeout
-        if wait is None:
-            wait = self._settings.queue.timeouts[request.flow.service_class]
-        wait = min(wait, most)
+        wait = min(self._settings.queue.longest(request), most)
         when = now + wait if request.deadline is None else min(now + wait, request.deadline)
         self.timers.cancel(ticket.timer)
         ticket.timer = self.timers.at(when, ticket)
@@ -132,6 +144,11 @@ class Book:
         """End a ticket."""
         call, request = ticket.call, ticket.request
         del self.tickets[request.id]
+        user = (request.flow.tenant, request.flow.user)
+        mine = self._users[user]
+        del mine[request.id]
+        if not mine:
+            del self._users[user]
         self.timers.cancel(ticket.timer)
         if ticket.lease is not None:
             spent = usage.prompt + usage.completion if usage is not None else 0

@@ -12,15 +12,17 @@ from headrace.core.adaptive import GUESTS
 from headrace.core.backlog import Backlog
 from headrace.core.book import Book
 from headrace.core.fallback import Fallbacks, Turn, exhausted
-from headrace.core.fleet import Fleet, InstanceState
+from headrace.core.fleet import Fleet
+from headrace.core.hedging import Hedger
+from headrace.core.instance_state import InstanceState, Place
 from headrace.core.pool import Pool, Room
 from headrace.core.recovery import RetryBudget
 from headrace.core.routing import Router, weight
 from headrace.core.settings import Settings
-from headrace.core.share import Node, Pick
-from headrace.core.ticket import Call, State
+from headrace.core.share import NO_HINT, Hint, Node, Pick
+from headrace.core.ticket import Call, Second, State
 from headrace.core.timers import Timer
-from headrace.model import AnswerForm, AttemptRecord, Cause, Dispatch, Outcome, ServiceClass
+from headrace.model import Abort, AnswerForm, AttemptRecord, Cause, Dispatch, Outcome, ServiceClass
 
 _TURN_SECONDS = 1.0
 """So often those who wait for an exhausted model are looked at; who comes later is sent elsewhere at the door."""
@@ -46,6 +48,7 @@ class Dispatcher:
         self._router = router
         self._budget = budget
         self._fallbacks = fallbacks
+        self._hedger = Hedger(settings.routing.hedge, router, book.timers)
         self.backlog = Backlog(settings.queue)
         self._dirty: dict[Pool, None] = {}
         """Pools in which something may have become possible since the last pump."""
@@ -82,7 +85,11 @@ class Dispatcher:
             self._book.timers.cancel(call.promotion)
             left = self._settings.fairness.promote_after - call.waited
             call.promotion = self._book.timers.at(now + max(0.0, left), call)
-        self._push(call, (float("-inf"), 0.0) if head else self._accounts.order(call, now))
+        if head:
+            self._push(call, (float("-inf"), 0.0), NO_HINT)
+        else:
+            longest = self._settings.queue.longest(call.request)
+            self._push(call, self._accounts.order(call, now, longest), self._accounts.hint(call))
 
     def unqueue(self, call: Call) -> None:
         """Take a call out of turn; one that is not queued is fine."""
@@ -97,7 +104,7 @@ class Dispatcher:
         entry = call.entry
         if entry is not None:
             self.unqueue(call)
-            self._push(call, entry.order[:2])
+            self._push(call, entry.order[:2], entry.hint)
 
     def promote(self, call: Call, now: float) -> None:
         """A batch call has waited its time: it and what it was charged are normal from now on."""
@@ -119,7 +126,7 @@ class Dispatcher:
                 call.leaf = call.charge.leaf
                 pool.tree.begin(call.leaf)
         if entry is not None:
-            self._push(call, entry.order[:2])
+            self._push(call, entry.order[:2], entry.hint)
 
     def turn(self, call: Call, turn: Turn) -> None:
         """Another model takes over: the call goes there with its place among its user's requests and its charge."""
@@ -158,7 +165,9 @@ class Dispatcher:
             self._router.asks_again = None
             fits = partial(self._choose, now)
             while pool.tree.root.queued and (room := pool.room(now)) is not Room.NONE:
-                pick = pool.tree.pick(fits) if room is Room.ANYBODY else pool.tree.first(fits)
+                tree = pool.tree
+                anybody = room is Room.ANYBODY
+                pick = tree.pick(fits, now, pool.drains_in(len(tree))) if anybody else tree.first(fits)
                 if pick is None:
                     break
                 self._dispatch(pick, now)
@@ -202,6 +211,7 @@ class Dispatcher:
         call.waited += now - call.entered
         call.leaf = leaf
         call.attempt += 1
+        call.number = call.attempt
         call.first = None
         call.tried.add(state.instance.id)
         load, streamed = weight(state, call), request.form is AnswerForm.STREAM
@@ -212,29 +222,78 @@ class Dispatcher:
         self._book.totals["model_calls"] += 1
         self._book.totals["fallbacks"] += call.fallback is not None
         self._book.out.append(_order(call, state))
+        self._hedger.watch(call, now)
+
+    def hedge(self, call: Call, now: float) -> None:
+        """The first content of `call` is late: ask another instance as well, if one is open and the budget allows."""
+        state = self._hedger.place_for(call, now)
+        if state is None:
+            return
+        call.attempt += 1
+        call.tried.add(state.instance.id)
+        place = state.acquire(call.request, weight(state, call), True, now, call.flow.service_class)
+        call.hedge = Second(call.attempt, place)
+        self._router.picked(state)
+        self._book.totals["model_calls"] += 1
+        self._book.totals["hedges"] += 1
+        self._book.out.append(_order(call, state, hedge=True))
+
+    def began(self, call: Call, attempt: int, now: float) -> None:
+        """The first content of an attempt is here: it is the one that answers."""
+        self._hedger.began(call, now)
+        self.decide(call, attempt, now)
+        call.first = now
+        if call.place is not None:
+            call.place.state.started(call.place, now)
+            self.touch(call.place.state)
+
+    def decide(self, call: Call, attempt: int, now: float) -> None:
+        """Of two attempts this one counts: the other is broken off and nobody is blamed. Harmless for one alone."""
+        if call.hedge is not None:
+            won = attempt == call.hedge.number
+            self._book.totals["hedges_won"] += won
+            number = call.number if won else call.hedge.number
+            self.drop(call, number, Outcome(Cause.ABORTED, detail="another instance began first"), now)
+            self._book.out.append(Abort(call.id, number))
+
+    def drop(self, call: Call, attempt: int, outcome: Outcome, now: float) -> None:
+        """One of two attempts is over: the other one goes on alone."""
+        second, place = call.hedge, call.place
+        if second is None or place is None:
+            raise RuntimeError("there are two attempts")
+        call.hedge = None
+        if attempt == second.number:
+            place = second.place
+        else:
+            call.number, call.place = second
+        self._give_back(call, attempt, place, outcome, now)
 
     def release(self, call: Call, outcome: Outcome, now: float) -> str:
-        """Give back what the running attempt holds and let its instance be judged. Returns the instance's id."""
+        """Give back what the only running attempt holds and let its instance be judged. Returns the instance's id."""
         place, leaf = call.place, call.leaf
-        if place is None or leaf is None:
-            raise RuntimeError("a running call holds a place")
+        if place is None or leaf is None or call.hedge is not None:
+            raise RuntimeError("a running call holds a place, and one only when it ends")
         call.place = call.leaf = None
+        self._hedger.over(call)
+        call.pool.tree.end(leaf)
+        return self._give_back(call, call.number, place, outcome, now)
+
+    def _give_back(self, call: Call, attempt: int, place: Place, outcome: Outcome, now: float) -> str:
         state, name = place.state, place.state.instance.id
         state.release(place, outcome, self._settings.recovery, now)
-        call.pool.tree.end(leaf)
         if outcome.cause is not Cause.OK:
             usage = outcome.usage if outcome.committed else None
             made = 0 if usage is None else max(0, usage.completion - place.carried)
             cause, status, detail = outcome.cause, outcome.status, outcome.detail
             model = call.model if call.model != call.request.model else ""
-            record = AttemptRecord(call.attempt, name, place.since, now, cause, status, detail, made, model)
+            record = AttemptRecord(attempt, name, place.since, now, cause, status, detail, made, model)
             call.records.append(record)
         self.touch(state)
         self._dirty[call.pool] = None
         return name
 
-    def _push(self, call: Call, order: tuple[float, float]) -> None:
-        call.entry = call.pool.tree.push(call, self._accounts.path(call.flow), order)
+    def _push(self, call: Call, order: tuple[float, float], hint: Hint) -> None:
+        call.entry = call.pool.tree.push(call, self._accounts.path(call.flow), order, hint)
         call.pool.queued(call.request)
         self.backlog.add(call)
         self._dirty[call.pool] = None
@@ -251,7 +310,7 @@ class Dispatcher:
         pool.waited = True
         call = self._passed if self._passed is not None and self._passed.pool is pool else None
         for state in pool.members:
-            reason = state.closed(pool.least, now)
+            reason = state.closed(pool.least, now) or ("slow_start" if pool.holds_back(state, now) else "")
             if not reason and call is not None:
                 reason = state.closed(state.uncached(call.request), now, call.flow.service_class)
             state.gate.note_closed(reason or "other", now)
@@ -275,7 +334,7 @@ class Dispatcher:
             self._watches[pool] = (when, self._book.timers.at(when, pool))
 
 
-def _order(call: Call, state: InstanceState) -> Dispatch:
+def _order(call: Call, state: InstanceState, hedge: bool = False) -> Dispatch:
     return Dispatch(
         call.id,
         call.attempt,
@@ -287,6 +346,7 @@ def _order(call: Call, state: InstanceState) -> Dispatch:
         call.resumes,
         call.model,
         call.fallback,
+        hedge,
     )
 
 

@@ -15,6 +15,9 @@ from headrace.core.ticket import Call, State, Ticket
 from headrace.errors import Fault
 from headrace.model import Abort, Cause, Ending, FallbackCause, Outcome, Remember, Usage
 
+_FINAL = frozenset({Cause.OK, Cause.REJECTED})
+"""What the other one of two attempts could not change: an answer, and what is wrong with the request."""
+
 
 class Endings:
     """Ends attempts, calls and tickets."""
@@ -35,8 +38,14 @@ class Endings:
         self._recovery = recovery
         self._fallbacks = fallbacks
 
-    def finish(self, call: Call, outcome: Outcome, now: float) -> None:
-        """The running attempt of `call` ended."""
+    def finish(self, call: Call, attempt: int, outcome: Outcome, now: float) -> None:
+        """A running attempt of `call` ended. Of two, one that failed leaves the matter to the other."""
+        if call.hedge is not None:
+            if outcome.cause not in _FINAL and not outcome.committed:
+                call.failures += 1
+                self._dispatcher.drop(call, attempt, outcome, now)
+                return
+            self._dispatcher.decide(call, attempt, now)
         instance = self._dispatcher.release(call, outcome, now)
         if outcome.cause is Cause.OK:
             self._succeed(call, outcome, instance, now)
@@ -89,7 +98,8 @@ class Endings:
         ending, fault = _told(call, ending, fault)
         usage = _delivered(call)
         if call.state is State.RUNNING and call.place is not None:
-            self._book.out.append(Abort(call.id, call.attempt))
+            self._dispatcher.decide(call, call.number, now)
+            self._book.out.append(Abort(call.id, call.number))
             place = call.place
             self._dispatcher.release(call, Outcome(Cause.ABORTED, detail=ending.value), now)
             self._accounts.abandon(call, place.since, now, place.state.gate.prefill_seconds)

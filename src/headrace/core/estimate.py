@@ -47,6 +47,10 @@ class OutputEstimator:
         guess = FIRST_GUESS if mean is None else max(FLOOR, round(mean))
         return guess if cap is None else max(1, min(guess, cap))
 
+    def knows(self, model: str, endpoint: str) -> bool:
+        """Whether `expect` goes by any answer that there was."""
+        return (model, endpoint) in self._by_model
+
     def observe(self, flow: Flow, model: str, endpoint: str, tokens: int) -> None:
         """A complete answer had `tokens` output tokens."""
         self._by_user.add((flow.tenant, flow.user, model, endpoint), tokens)
@@ -61,6 +65,9 @@ class _Means(Generic[_Key]):
     def __init__(self, capacity: int) -> None:
         self._capacity = max(1, capacity)
         self._means: OrderedDict[_Key, float] = OrderedDict()
+
+    def __contains__(self, key: _Key) -> bool:
+        return key in self._means
 
     def get(self, key: _Key) -> float | None:
         mean = self._means.get(key)

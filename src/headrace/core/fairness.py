@@ -11,7 +11,8 @@ engines need not be known, which is what makes the rule fit them.
   that one, so that whoever returns first does not profit from an idle moment.
 * Charge by estimate at dispatch, reconcile by usage at the end (`amend`, `close`): honest high caps cost nothing.
 * Slack T: where the head of the poorest child fits no open instance, a child may overtake it only while its `vt <=
-  V + T`; within one leaf a head is overtaken at most 16 times. So a large prompt cannot be starved by small ones.
+  V + T`; within one leaf a head is overtaken at most 16 times. So a large prompt cannot be starved by small ones. In
+  the same way a deadline or a short job may go before its turn, with a bound on the sum (`hints`).
 
 Bound: for two children that stay ready, charged service per weight differs over any interval by at most
 `2T + c_f/w_f + c_g/w_g`, c being the largest charge of one request, plus for each what the charges it had open in
@@ -27,11 +28,12 @@ Round robin is the same tree with every request charged 1; FIFO is the same tree
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush
 from typing import Generic
 
+from headrace.core.hints import Hints
 from headrace.core.resting import Resting
-from headrace.core.share import Charge, Entry, Item, Node, Pick, Place
+from headrace.core.share import NO_HINT, Charge, Entry, Hint, Item, Node, Pick, Place
 
 _MAX_PROBES = 16
 """Heads asked whether they fit, per pick: the work of one decision stays bounded when much is blocked."""
@@ -50,7 +52,7 @@ class ShareTree(Generic[Item]):
         slack: T, in charged units.
     """
 
-    __slots__ = ("_cap_of", "_probes", "_resting", "_slack", "_turns", "_weight_of", "root")
+    __slots__ = ("_cap_of", "_hints", "_probes", "_resting", "_slack", "_turns", "_weight_of", "root")
 
     def __init__(
         self,
@@ -64,6 +66,7 @@ class ShareTree(Generic[Item]):
         self.root: Node[Item] = Node("", None, 1.0, None)
         """The account of all; others only look at it."""
         self._resting: Resting[Item] = Resting()
+        self._hints: Hints[Item] = Hints(slack)
         self._turns = 0
         self._probes = 0
 
@@ -77,13 +80,19 @@ class ShareTree(Generic[Item]):
 
     # ------------------------------------------------------------------ in and out
 
-    def push(self, item: Item, path: tuple[str, ...], order: tuple[float, float] = (0.0, 0.0)) -> Entry[Item]:
-        """Queue `item` in the leaf at `path`; within it the least `order` goes first, then the first come."""
+    def push(
+        self, item: Item, path: tuple[str, ...], order: tuple[float, float] = (0.0, 0.0), hint: Hint = NO_HINT
+    ) -> Entry[Item]:
+        """Queue `item` in the leaf at `path`; within it the least `order` goes first, then the first come.
+
+        `hint`: what may let it go before its turn among others.
+        """
         leaf = self._leaf(path)
         self._turns += 1
-        entry = Entry(item, leaf, (*order, self._turns))
+        entry = Entry(item, leaf, (*order, self._turns), hint)
         heappush(leaf.queue, (entry.order, entry))
         self._count(leaf, 1)
+        self._hints.add(entry, self.root.queued)
         if leaf.ready == 0:
             leaf.ready = 1
             self._enlist(leaf)
@@ -105,28 +114,32 @@ class ShareTree(Generic[Item]):
             heapify(leaf.queue)
             leaf.stale = 0
 
-    def pick(self, fits: Callable[[Item], Place | None]) -> Pick[Item, Place] | None:
+    def pick(
+        self, fits: Callable[[Item], Place | None], now: float = 0.0, wait: float = 0.0
+    ) -> Pick[Item, Place] | None:
         """Take out the entry that goes next among those for which `fits` finds a place; None if there is none.
 
         Always followed by `grant` on the same entry.
+
+        Args:
+            fits: the place for an item; None: it has to wait.
+            now: the time, on the clock of the deadlines.
+            wait: seconds until the last in the queue is reached; whoever has so long has no need to go before his turn.
         """
-        found = self._poorest_head(fits)
+        found = self._hints.due(fits, now, wait)
+        if found is None:
+            turn = self._turn()
+            found = None if turn is None else self._hints.short(turn, fits) or self._placed(turn, fits)
         if found is None:
             self._probes = 1
             found = self._descend(self.root, fits)
-        if found is None:
-            return None
-        found.entry.queued = False
-        self._count(found.entry.leaf, -1)
-        return found
+        return None if found is None else self._taken(found)
 
     def first(self, fits: Callable[[Item], Place | None]) -> Pick[Item, Place] | None:
-        """Like `pick`, but only the very next one is asked."""
-        found = self._poorest_head(fits)
-        if found is not None:
-            found.entry.queued = False
-            self._count(found.entry.leaf, -1)
-        return found
+        """Like `pick`, but only the one whose turn it is is asked."""
+        turn = self._turn()
+        found = None if turn is None else self._placed(turn, fits)
+        return None if found is None else self._taken(found)
 
     def grant(self, entry: Entry[Item], cost: float | None) -> Charge[Item] | None:
         """Finish a `pick`: charge `cost` (None: already charged before) and count the item as in flight."""
@@ -261,7 +274,7 @@ class ShareTree(Generic[Item]):
                 return
             self._turns += 1
             node.turn = self._turns
-            poorest = self._poorest(parent)
+            poorest = parent.poorest()
             if poorest is not None:
                 parent.floor = max(parent.floor, self._least(parent, poorest))
             node.vt = max(node.vt, parent.floor)
@@ -276,20 +289,6 @@ class ShareTree(Generic[Item]):
         if len(parent.heap) > 2 * parent.ready + 16:
             parent.heap = [entry for entry in parent.heap if entry[2] == entry[3].stamp]
             heapify(parent.heap)
-
-    @staticmethod
-    def _poorest(node: Node[Item]) -> Node[Item] | None:
-        """The ready child with the least `vt`; its entry is on top of the heap afterwards and says the truth."""
-        heap = node.heap
-        while heap:
-            vt, turn, stamp, child = heap[0]
-            if stamp != child.stamp:
-                heappop(heap)
-            elif vt < child.vt - child.lead:
-                heapreplace(heap, (child.vt - child.lead, turn, stamp, child))
-            else:
-                return child
-        return None
 
     @staticmethod
     def _least(node: Node[Item], first: Node[Item]) -> float:
@@ -317,22 +316,33 @@ class ShareTree(Generic[Item]):
         leaf.stale = 0
         self._delist(leaf)
 
-    def _poorest_head(self, fits: Callable[[Item], Place | None]) -> Pick[Item, Place] | None:
-        """The usual case of a pick: the poorest leaf's head fits."""
+    def _turn(self) -> Entry[Item] | None:
+        """Whose turn it is: the head of the poorest leaf. The floors on the way to it rise."""
         node = self.root
         while node.heap:
-            child = self._poorest(node)
+            child = node.poorest()
             if child is None:
                 return None
             sure = self._least(node, child) if node.led else child.vt - child.unsure
             node.floor = max(node.floor, sure)
             node = child
-        queue = node.queue
-        while queue and not queue[0][1].queued:
-            heappop(queue)
-            node.stale -= 1
-        place = fits(queue[0][1].item) if queue else None
-        return None if place is None else Pick(heappop(queue)[1], place)
+        return node.head()
+
+    @staticmethod
+    def _placed(entry: Entry[Item], fits: Callable[[Item], Place | None]) -> Pick[Item, Place] | None:
+        place = fits(entry.item)
+        return None if place is None else Pick(entry, place)
+
+    def _taken(self, pick: Pick[Item, Place]) -> Pick[Item, Place]:
+        """Take an entry out of its leaf."""
+        entry, leaf = pick.entry, pick.entry.leaf
+        entry.queued = False
+        if leaf.queue[0][1] is entry:
+            heappop(leaf.queue)
+        else:
+            leaf.stale += 1
+        self._count(leaf, -1)
+        return pick
 
     def _descend(self, node: Node[Item], fits: Callable[[Item], Place | None]) -> Pick[Item, Place] | None:
         if not node.heap:
@@ -342,7 +352,7 @@ class ShareTree(Generic[Item]):
         limit: float | None = None
         heap = node.heap
         while len(aside) < _MAX_ASIDE and self._probes < _MAX_PROBES:
-            child = self._poorest(node)
+            child = node.poorest()
             if child is None:
                 break
             if limit is None:
@@ -371,7 +381,6 @@ class ShareTree(Generic[Item]):
             self._probes += 1
             place = fits(entry.item)
             if place is not None:
-                heappop(queue)
                 found = Pick(entry, place)
                 break
             aside.append(heappop(queue))

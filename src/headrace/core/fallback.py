@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.core.catalogue import Catalogue, Route, Step
-from headrace.core.fleet import Fleet, InstanceState
+from headrace.core.fleet import Fleet
+from headrace.core.instance_state import InstanceState
 from headrace.core.pool import Pool
 from headrace.core.ticket import Call
 from headrace.model import Cause, FallbackCause, Outcome, Request

@@ -1,299 +1,16 @@
-"""The instances and what is known of each: breaker, cooldown, health, speed, reliability, gate.
-
-Every attempt feeds its own instance, streams included. Outcomes are judged three ways:
-
-* success closes the breaker's count and ends the cooldown, except for what the engine itself asked for;
-* failure (connect, timeout, 5xx, broken stream) counts for the breaker and starts a cooldown;
-* neutral says nothing about the instance, but always gives its place and its probe lease back. 429 and overload
-  are neutral for the breaker and start a cooldown as long as the engine asked for (bounded).
-
-Speed (output tokens per second of an attempt) and reliability are exponentially weighted means, alpha 0.3.
-Reliability moves toward 1 on success and toward 1 - p on a penalty p; an unknown speed reads as the average of its
-peers, so that a cold instance is not starved.
-"""
+"""The instances, the pool of each model name, and what survives of an instance when the set of them changes."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from headrace.core.affinity import PrefixIndex
-from headrace.core.breaker import Breaker, Permit
-from headrace.core.gate import Gate, Pass
+from headrace.core.instance_state import MAX_NAMES, InstanceState
 from headrace.core.naming import match
 from headrace.core.planting import PlantTree
 from headrace.core.pool import Pool
-from headrace.core.settings import RecoverySettings, Settings
-from headrace.model import (
-    AnswerForm,
-    Cause,
-    EngineReport,
-    Instance,
-    InstanceView,
-    Outcome,
-    OutcomeKind,
-    Probed,
-    Request,
-    ServiceClass,
-)
-
-_ALPHA = 0.3
-_PENALTY = {
-    Cause.TIMEOUT: 0.5,
-    Cause.CONNECT: 0.5,
-    Cause.SERVER_ERROR: 1.0,
-    Cause.PROTOCOL: 1.0,
-    Cause.RATE_LIMITED: 0.7,
-    Cause.BROKEN_STREAM: 0.5,
-}
-_SLOW_PENALTY = 0.3
-_OVERLOAD = frozenset({Cause.RATE_LIMITED, Cause.TIMEOUT})
-_MAX_NAMES = 4096
-"""Model names remembered with their pool; names come from callers, so the memory of them is bounded."""
-
-
-class Place:
-    """One attempt's stay at an instance. `InstanceState.acquire` gives it, `release` takes it back exactly once."""
-
-    __slots__ = ("carried", "first", "load", "open", "permit", "request", "since", "slot", "state")
-
-    def __init__(
-        self, state: InstanceState, slot: Pass, load: float, permit: Permit, now: float, of: Request, carried: int
-    ) -> None:
-        self.request = of
-        self.carried = carried
-        self.state = state
-        self.slot = slot
-        self.load = load
-        self.permit = permit
-        self.since = now
-        self.first: float | None = None
-        self.open = True
-
-
-class InstanceState:
-    """The moving state of one instance."""
-
-    __slots__ = (
-        "_unhealthy_after",
-        "_upstream",
-        "asked_until",
-        "breaker",
-        "cooldown_until",
-        "draining",
-        "gate",
-        "healthy",
-        "index",
-        "instance",
-        "last_pick",
-        "load",
-        "pools",
-        "reliability",
-        "speed",
-        "strikes",
-    )
-
-    def __init__(self, instance: Instance, settings: Settings) -> None:
-        self.instance = instance
-        self.gate = Gate(instance, settings)
-        self.index = PrefixIndex()
-        self.breaker = Breaker(
-            settings.breaker.threshold, settings.breaker.recovery, max_backoff=settings.breaker.max_backoff
-        )
-        self.healthy = True
-        self.draining = False
-        self._unhealthy_after = settings.health.unhealthy_after
-        self.strikes = 0
-        self.cooldown_until = 0.0
-        self.asked_until = 0.0
-        """Until when the engine itself asked to be left alone (429, overload, any `Retry-After`)."""
-        self.speed = 0.0
-        self.reliability = 1.0
-        self.load = 0.0
-        """Sum of the weights of the requests it is working on."""
-        self.last_pick = 0
-        self._upstream: dict[str, str] = {}
-        self.pools: list[Pool] = []
-        """The pools it is a member of."""
-
-    def reshape(self, instance: Instance) -> None:
-        """Take new settings of the same instance; what was learned stays."""
-        self.instance = instance
-        self.gate.reshape(instance)
-        self._upstream.clear()
-
-    def upstream(self, model: str) -> str:
-        """The name to send to the engine for `model`."""
-        name = self._upstream.get(model)
-        if name is None:
-            if len(self._upstream) >= _MAX_NAMES:
-                self._upstream.clear()
-            name = self._upstream[model] = match(self.instance, model) or model
-        return name
-
-    def shut(self, now: float) -> str:
-        """Why nothing at all may be sent to it now, or ""."""
-        if self.draining:
-            return "draining"
-        if not self.healthy:
-            return "down"
-        if not self.breaker.allows(now):
-            return "breaker"
-        return "cooldown" if self.cooldown_until > now else ""
-
-    def closed(
-        self, tokens: int, now: float, service_class: ServiceClass = ServiceClass.NORMAL, guest: bool = False
-    ) -> str:
-        """Why a request with so many uncached prompt tokens may not be sent now, or ""."""
-        return self.shut(now) or self.gate.shut(tokens, now, service_class, guest)
-
-    def uncached(self, request: Request) -> int:
-        """Prompt tokens of `request` that the engine has to read, as far as we know."""
-        if not request.prefix:
-            return request.prompt_tokens
-        return max(1, request.prompt_tokens - self.index.match(request.prefix) * request.prefix_block)
-
-    def returns_in(self, now: float) -> float | None:
-        """Seconds until a shut instance may be tried again; None when only an event can bring it back."""
-        if self.draining or not self.healthy:
-            return None
-        wait = max(0.0, self.cooldown_until - now)
-        return wait if self.breaker.allows(now) else max(wait, self.breaker.opens_in(now))
-
-    def price_ratio(self) -> float | None:
-        """What an output token costs this machine in prompt tokens, as it has shown; None while unknown."""
-        decode, prefill = self.gate.pace.decode_seconds, self.gate.prefill_seconds
-        if not decode or not self.gate.prefill_known:
-            return None
-        return min(max(decode / prefill, 1.0), 8.0)
-
-    def opens_at(self, now: float) -> float | None:
-        """When it may take more without any event: it comes back, or its window lapses. None: only an event helps."""
-        if not self.shut(now):
-            return self.gate.opens_at(now)
-        wait = self.returns_in(now)
-        return None if wait is None else now + wait
-
-    def acquire(
-        self,
-        request: Request,
-        load: float,
-        streamed: bool,
-        now: float,
-        as_class: ServiceClass | None = None,
-        carried: int = 0,
-    ) -> Place:
-        """Take a place for one attempt; `closed` was "" just before. `as_class`: None is the request's own.
-
-        `carried`: tokens of an answer that is taken up again; they are read like a prompt.
-        """
-        permit = self.breaker.acquire(now)
-        unread, as_class = self.uncached(request) + carried, as_class or request.flow.service_class
-        slot = self.gate.enter(unread, as_class, streamed, now, whole=unread == request.prompt_tokens)
-        if request.prefix:
-            self.index.add(request.prefix, request.prefix_block)
-        self.load += load
-        return Place(self, slot, load, permit, now, request, carried)
-
-    def started(self, place: Place, now: float) -> None:
-        """The attempt's first content is here."""
-        if place.open and place.first is None:
-            place.first = now
-            self.gate.started(place.slot, now)
-
-    def progressed(self, place: Place, tokens: int, now: float) -> None:
-        """The attempt made so many more tokens."""
-        if place.open and place.first is not None:
-            self.gate.progressed(place.slot, tokens, now)
-
-    def release(self, place: Place, outcome: Outcome, settings: RecoverySettings, now: float) -> None:
-        """The attempt ended: give everything back and judge. A second call changes nothing."""
-        if not place.open:
-            return
-        place.open = False
-        self.gate.leave(place.slot, now)
-        if place.request.prefix and (place.first is not None or outcome.cause is Cause.OK):
-            self.index.add(place.request.prefix, place.request.prefix_block)
-        if outcome.cause in _OVERLOAD:
-            self.gate.refused(now)
-        self.load = max(0.0, self.load - place.load) if self.gate.in_flight else 0.0
-        kind = outcome.kind
-        if kind is OutcomeKind.SUCCESS:
-            self.breaker.success(place.permit)
-            self.cooldown_until = self.asked_until
-        elif kind is OutcomeKind.FAILURE:
-            self.breaker.failure(now, place.permit)
-            self._cool(outcome.retry_after, settings, now)
-        else:
-            self.breaker.neutral(place.permit)
-            if outcome.cause is Cause.RATE_LIMITED:
-                self._cool(outcome.retry_after or settings.cooldown, settings, now)
-        self._learn(place, outcome, settings, now)
-
-    def probed(self, event: Probed) -> bool:
-        """Count a health check; True when the instance came up or went down by it."""
-        before = self.healthy
-        if event.healthy:
-            self.strikes = 0
-            self.healthy = True
-        elif not event.busy:
-            self.strikes += self._unhealthy_after if event.definite else 1
-            self.healthy = self.healthy and self.strikes < self._unhealthy_after
-        return before != self.healthy
-
-    def reported(self, report: EngineReport | None, now: float) -> None:
-        """Take what the engine's metrics say; None: unknown from now on."""
-        self.gate.reported(report, now)
-        if report is not None and report.kv_tokens:
-            self.index.tokens = report.kv_tokens
-
-    def view(self, now: float) -> InstanceView:
-        """What can be seen of it."""
-        engine = self.gate.engine
-        report = engine.report
-        return InstanceView(
-            id=self.instance.id,
-            engine=self.instance.engine,
-            tier=self.instance.tier,
-            models=tuple(model.name for model in self.instance.models),
-            healthy=self.healthy,
-            draining=self.draining,
-            breaker=self.breaker.state(now),
-            breaker_opens_in=self.breaker.opens_in(now),
-            cooldown=max(0.0, self.cooldown_until - now),
-            in_flight=self.gate.in_flight,
-            max_concurrent=self.gate.limit,
-            unstarted_tokens=self.gate.unstarted,
-            speed=self.speed,
-            reliability=self.reliability,
-            closed_because=self.closed(1, now),
-            metrics_age=None if engine.known_at is None else now - engine.known_at,
-            metrics_stale=engine.stale(now),
-            engine_waiting=None if report is None else report.waiting,
-            engine_kv=None if report is None else report.kv,
-            closed_seconds=self.gate.closed_seconds(now),
-        )
-
-    def _cool(self, asked: float | None, settings: RecoverySettings, now: float) -> None:
-        wait = settings.cooldown
-        if asked is not None:
-            wait = max(wait, min(asked, settings.cooldown_cap))
-            self.asked_until = max(self.asked_until, now + wait)
-        self.cooldown_until = max(self.cooldown_until, now + wait)
-
-    def _learn(self, place: Place, outcome: Outcome, settings: RecoverySettings, now: float) -> None:
-        if outcome.cause is Cause.OK:
-            took = now - place.since
-            slow = took > settings.slow_answer
-            if place.request.form is AnswerForm.STREAM and place.first is not None:
-                slow = slow or place.first - place.since > settings.slow_first_token
-            self.reliability += _ALPHA * (1.0 - _SLOW_PENALTY * slow - self.reliability)
-            made = 0 if outcome.usage is None else outcome.usage.completion - place.carried
-            if made > 0 and took > 0:
-                seen = made / took
-                self.speed = seen if self.speed == 0.0 else self.speed + _ALPHA * (seen - self.speed)
-        elif (penalty := _PENALTY.get(outcome.cause)) is not None:
-            self.reliability += _ALPHA * ((1.0 - penalty) - self.reliability)
+from headrace.core.settings import Settings
+from headrace.model import Instance, Learned
 
 
 class Fleet:
@@ -314,8 +31,8 @@ class Fleet:
         """Every pool that was needed so far."""
         return self._pools.values()
 
-    def configure(self, instances: Iterable[Instance]) -> None:
-        """Set the instances; those known by id and address keep what was learned.
+    def configure(self, instances: Iterable[Instance], now: float | None = None) -> None:
+        """Set the instances; those known by id and address keep what was learned. `now` None: the first are set.
 
         Models may be served by other instances afterwards: ask `pool` anew for every living call. Pools whose members
         are still the same keep their accounts; idle ones are dropped, so reloading does not pile them up.
@@ -327,7 +44,11 @@ class Fleet:
                 known.reshape(instance)
                 fresh[instance.id] = known
             else:
-                fresh[instance.id] = InstanceState(instance, self._settings)
+                fresh[instance.id] = state = InstanceState(instance, self._settings)
+                if known is not None:
+                    state.draining = known.draining
+                if now is not None:
+                    state.comes_back(now)
         self.states = fresh
         self._names.clear()
         for key, pool in list(self._pools.items()):
@@ -335,6 +56,17 @@ class Fleet:
                 del self._pools[key]
                 for member in pool.members:
                     member.pools.remove(pool)
+
+    def recall(self, learned: Iterable[Learned], now: float) -> None:
+        """Take over what was learned before a restart; of instances that are gone nothing is kept."""
+        for each in learned:
+            state = self.states.get(each.instance)
+            if state is not None:
+                state.recall(each, now)
+
+    def learned(self, now: float) -> tuple[Learned, ...]:
+        """What is worth knowing of all instances after a restart."""
+        return tuple(state.learned(now) for state in self.states.values())
 
     def pool(self, model: str) -> Pool | None:
         """The pool that serves `model`; None when no instance does."""
@@ -351,7 +83,7 @@ class Fleet:
                 for state in members:
                     state.pools.append(pool)
         self._names[model] = pool
-        if len(self._names) > _MAX_NAMES:
+        if len(self._names) > MAX_NAMES:
             self._names.popitem(last=False)
         return pool
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from headrace.model import Instance
 
 
@@ -21,6 +23,21 @@ def match(instance: Instance, model: str) -> str | None:
             best = rank
             upstream = model if served.upstream is None else served.upstream.replace("*", stands_for, 1)
     return upstream
+
+
+def beside_a_star(instances: Iterable[Instance]) -> tuple[str, ...]:
+    """A warning for each address at which one instance serves `*` and another serves models by name."""
+    by_address: dict[str, list[tuple[str, ...]]] = {}
+    for instance in instances:
+        if instance.address:
+            by_address.setdefault(instance.address, []).append(tuple(model.name for model in instance.models))
+    return tuple(
+        f"{address} is listed with `*` and again with {', '.join(names)}: a request for one of these may count "
+        "against either entry."
+        for address, entries in by_address.items()
+        if any("*" in entry for entry in entries)
+        and (names := [name for entry in entries if "*" not in entry for name in entry])
+    )
 
 
 def caught(pattern: str, model: str) -> str | None:

@@ -16,7 +16,8 @@ from headrace.core.ticket import Call
 from headrace.model import Request
 
 if TYPE_CHECKING:
-    from headrace.core.fleet import InstanceState
+    from headrace.core.hedging import FirstTokens
+    from headrace.core.instance_state import InstanceState
 
 _RATE_WINDOW = 2.0
 """Seconds over which a pool's capacity is measured."""
@@ -44,6 +45,7 @@ class Pool:
         "_charged",
         "_charged_since",
         "between",
+        "first_tokens",
         "last_dispatch",
         "least",
         "members",
@@ -63,6 +65,8 @@ class Pool:
         """Mean seconds between dispatches while there was a queue, learned."""
         self.rate = 0.0
         """Charged units per second while there was a queue: the pool's capacity, learned."""
+        self.first_tokens: FirstTokens | None = None
+        """How long first tokens take, where that is asked for."""
         self.turned_at = -inf
         """When those who wait here were last sent to other models."""
         self.least = 1
@@ -79,10 +83,23 @@ class Pool:
         tokens = 1 if request.prefix else max(1, request.prompt_tokens)
         self.least = tokens if self.tree.root.queued == 1 else min(tokens, self.least)
 
+    def holds_back(self, state: InstanceState, now: float) -> bool:
+        """Whether `state`, which has just come back, gets nothing more now because others can take it (`core.ramp`)."""
+        ramp = state.ramp
+        if ramp is None or now >= ramp.ends or state.gate.in_flight < ramp.limit(state.gate.limit, now):
+            return False
+        tier = state.instance.tier
+        return any(
+            member is not state and member.instance.tier is tier and not member.ramping(now) and not member.shut(now)
+            for member in self.members
+        )
+
     def room(self, now: float) -> Room:
         """For whom some instance has room for the smallest of the queued requests."""
         found = Room.NONE
         for member in self.members:
+            if member.ramp is not None and self.holds_back(member, now):
+                continue
             if not (reason := member.closed(self.least, now)):
                 return Room.ANYBODY
             if reason in _KEPT and not member.closed(self.least, now, guest=True):

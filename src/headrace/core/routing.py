@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.core.fleet import InstanceState
+from headrace.core.instance_state import InstanceState
 from headrace.core.settings import GateSettings, RoutingSettings, Strategy
 from headrace.core.ticket import Call
 from headrace.model import Cause, Tier
@@ -62,18 +62,26 @@ class Router:
             open_now = open_for(able, call, now, guest) if not call.tried else _open_again(able, call, now, guest)
         if call.request.prefix and len(able) > 1 and self._waits_for_home(call, able, open_now, now):
             return None
+        return self._best(open_now, call)
+
+    def second(self, call: Call, now: float) -> InstanceState | None:
+        """An instance for a second attempt of `call` beside the running one: of the same tier, and open this moment."""
+        able = [state for state in call.choices if not state.shut(now)]
+        return self._best([s for s in open_for(able, call, now, False) if s.instance.id not in call.tried], call)
+
+    def _best(self, candidates: list[InstanceState], call: Call) -> InstanceState | None:
         best: InstanceState | None = None
         best_key = (0.0, 0)
-        if len(open_now) > 1:
-            if self._settings.strategy is Strategy.TWO_CHOICES and len(open_now) > 2:
-                open_now = self._random.sample(open_now, 2)
-            speed = mean_speed(open_now)
-            for state in open_now:
+        if len(candidates) > 1:
+            if self._settings.strategy is Strategy.TWO_CHOICES and len(candidates) > 2:
+                candidates = self._random.sample(candidates, 2)
+            speed = mean_speed(candidates)
+            for state in candidates:
                 key = (score(self._settings, state, call, speed), state.last_pick)
                 if best is None or key < best_key:
                     best, best_key = state, key
-        elif open_now:
-            best = open_now[0]
+        elif candidates:
+            best = candidates[0]
         return best
 
     def picked(self, state: InstanceState) -> None:
@@ -156,7 +164,12 @@ def weight(state: InstanceState, call: Call) -> float:
 def open_for(able: Sequence[InstanceState], call: Call, now: float, guest: bool) -> list[InstanceState]:
     """Those of the instances to which `call` may be sent now, remote ones only where none is local."""
     service_class = call.flow.service_class
-    return [state for state in _tier(able) if not state.gate.shut(_unread(state, call), now, service_class, guest)]
+    return [
+        state
+        for state in _tier(able)
+        if not state.gate.shut(_unread(state, call), now, service_class, guest)
+        and (state.ramp is None or not call.pool.holds_back(state, now))
+    ]
 
 
 def _unread(state: InstanceState, call: Call) -> int:

@@ -33,28 +33,33 @@ from headrace.core.pool import Pool
 from headrace.core.recovery import Recovery
 from headrace.core.routing import Router
 from headrace.core.settings import Settings, Strategy
-from headrace.core.share_view import places, position, spread
+from headrace.core.share_view import Ranks, places, spread
 from headrace.core.ticket import Call, State, Ticket
 from headrace.core.weighing import Weighing, weigh_up
 from headrace.model import (
     Arrived,
     Cancelled,
     Decision,
+    Drained,
     Draining,
     Ending,
     Event,
     FallbackCause,
     Finished,
     Instance,
+    Learned,
     Looked,
+    Mended,
     Probed,
     Progressed,
+    Recalled,
     Reconfigured,
     Reported,
     Request,
     Sealed,
     Snapshot,
     Started,
+    Tripped,
     WakeAt,
     Woke,
 )
@@ -144,12 +149,17 @@ class Scheduler:
         )
 
     def positions(self, tenant: str, user: str) -> list[tuple[str, int, float]]:
-        """The waiting requests of one user as (request id, position, seconds until it is expected to start)."""
+        """The waiting requests of one user as (request id, position, seconds until it is expected to start).
+
+        O(flows that wait + q log q) for q requests that wait in the user's own.
+        """
+        waiting = [ticket for ticket in self._book.of_user(tenant, user) if ticket.call.entry is not None]
+        ranks = {pool: Ranks(pool.tree.root) for pool in {ticket.call.pool for ticket in waiting}}
         found: list[tuple[str, int, float]] = []
-        for ticket in self._book.tickets.values():
-            flow, call = ticket.request.flow, ticket.call
-            if flow.tenant == tenant and flow.user == user and call.entry is not None:
-                place = position(call.pool.tree.root, call.entry)
+        for ticket in waiting:
+            call = ticket.call
+            if call.entry is not None:
+                place = ranks[call.pool].position(call.entry)
                 found.append((ticket.request.id, place, call.pool.drains_in(place)))
         return found
 
@@ -173,6 +183,10 @@ class Scheduler:
         queued = len(self._dispatcher.backlog)
         return queued, len(self._book.calls) - queued
 
+    def learned(self, now: float) -> tuple[Learned, ...]:
+        """What is worth knowing of the instances after a restart; tell it with `Recalled`."""
+        return self._fleet.learned(now)
+
     def weigh_up(self, request: Request, now: float) -> Weighing | None:
         """How `request` would be placed now, which changes nothing; None when no instance serves its model."""
         model = self._fallbacks.catalogue.models(request.model)[0]
@@ -194,8 +208,8 @@ class Scheduler:
                 self._progress(event, now)
             case Finished(call_id, attempt, outcome):
                 call = book.calls.get(call_id)
-                if call is not None and call.state is State.RUNNING and call.attempt == attempt:
-                    self._endings.finish(call, outcome, now)
+                if call is not None and call.runs(attempt):
+                    self._endings.finish(call, attempt, outcome, now)
             case Cancelled(ticket_id):
                 ticket = book.tickets.get(ticket_id)
                 if ticket is not None:
@@ -210,11 +224,15 @@ class Scheduler:
             case _:
                 self._change(event, now)
 
-    def _change(self, event: Probed | Reported | Reconfigured | Draining | Woke, now: float) -> None:
+    def _change(
+        self,
+        event: Probed | Reported | Reconfigured | Draining | Woke | Drained | Tripped | Mended | Recalled,
+        now: float,
+    ) -> None:
         match event:
             case Probed(instance):
                 state = self._fleet.states.get(instance)
-                if state is not None and state.probed(event):
+                if state is not None and state.probed(event, now):
                     self._dispatcher.touch(state)
             case Reported(instance, report):
                 state = self._fleet.states.get(instance)
@@ -227,23 +245,45 @@ class Scheduler:
                 self._drain(until, now)
             case Woke():
                 self._announced = None
+            case Drained() | Tripped() | Mended():
+                self._by_hand(event, now)
+            case Recalled(learned):
+                self._fleet.recall(learned, now)
+                self._dispatcher.touch_all()
             case _:
                 assert_never(event)
 
+    def _by_hand(self, event: Drained | Tripped | Mended, now: float) -> None:
+        """What an operator wants of an instance; of one that is gone, nothing."""
+        state = self._fleet.states.get(event.instance)
+        if state is None:
+            return
+        match event:
+            case Drained(_, draining):
+                state.drain(draining, now)
+            case Tripped():
+                state.breaker.trip(now)
+            case Mended():
+                state.mend(now)
+        self._dispatcher.touch(state)
+        if state.draining:
+            for call in list(self._book.calls.values()):
+                queued = call.state in (State.QUEUED, State.WAITING)
+                if queued and call.pool in state.pools and all(one.draining for one in call.choices):
+                    self._displace(call, now)
+
     def _progress(self, event: Started | Progressed, now: float) -> None:
         call = self._book.calls.get(event.call)
-        if call is None or call.state is not State.RUNNING or call.attempt != event.attempt or call.place is None:
+        if call is None or not call.runs(event.attempt) or call.place is None:
             return
-        if isinstance(event, Progressed):
+        if isinstance(event, Started):
+            if call.first is None:
+                self._dispatcher.began(call, event.attempt, now)
+        elif event.attempt == call.number:
             call.produced += event.tokens
             self._accounts.progress(call, now)
             call.place.state.progressed(call.place, event.tokens, now)
             self._dispatcher.touch(call.place.state)
-        elif call.first is None:
-            call.first = now
-            state = call.place.state
-            state.started(call.place, now)
-            self._dispatcher.touch(state)
 
     # ------------------------------------------------------------------ time and change
 
@@ -256,6 +296,8 @@ class Scheduler:
                     self._dispatcher.promote(subject, now)
                 case Call(state=State.WAITING):
                     self._dispatcher.enqueue(subject, now, head=True)
+                case Call(state=State.RUNNING):
+                    self._dispatcher.hedge(subject, now)
                 case Call():
                     pass
                 case Pool():
@@ -293,7 +335,7 @@ class Scheduler:
 
     def _reconfigure(self, instances: Iterable[Instance], now: float) -> None:
         """Calls move to the present pool of their model; what runs is let run where it is, removed or not."""
-        self._fleet.configure(instances)
+        self._fleet.configure(instances, now)
         for call in list(self._book.calls.values()):
             pool = self._fleet.pool(call.model)
             if pool is not None and (call.state is State.RUNNING or pool.serves(call.request)):
@@ -301,8 +343,14 @@ class Scheduler:
                     self._dispatcher.move(call, pool)
             elif call.state is State.RUNNING:
                 self._dispatcher.move(call, self._fleet.nowhere())
-            elif (turn := self._fallbacks.next(call, FallbackCause.EXHAUSTED, now)) is not None:
-                self._dispatcher.turn(call, turn)
             else:
-                self._endings.leave_all(call, Ending.NO_INSTANCE, errors.no_instance(10.0), now)
+                self._displace(call, now)
         self._dispatcher.touch_all()
+
+    def _displace(self, call: Call, now: float) -> None:
+        """No instance is left for a call that waits: it goes to another model, or its callers are told at once."""
+        turn = self._fallbacks.next(call, FallbackCause.EXHAUSTED, now)
+        if turn is not None:
+            self._dispatcher.turn(call, turn)
+        else:
+            self._endings.leave_all(call, Ending.NO_INSTANCE, errors.no_instance(10.0), now)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from headrace.core.limits import LimitRule
-from headrace.model import FallbackCause, ServiceClass
+from headrace.model import FallbackCause, Request, ServiceClass
 
 
 class PolicyName(StrEnum):
@@ -75,6 +75,11 @@ class QueueSettings:
     timeouts: Mapping[ServiceClass, float] = field(
         default_factory=lambda: {ServiceClass.INTERACTIVE: 30.0, ServiceClass.NORMAL: 60.0, ServiceClass.BATCH: 86400.0}
     )
+
+    def longest(self, request: Request) -> float:
+        """Seconds that a request may wait in the queue: its own, else its class's."""
+        own = request.queue_timeout
+        return self.timeouts[request.flow.service_class] if own is None else own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +166,16 @@ class MetricsSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HedgeSettings:
+    """When a second instance is asked because the first content is late."""
+
+    after: float | None = None
+    """Seconds; None: the 95th percentile of what the pool has shown."""
+    budget: float = 0.05
+    """Prompt tokens of second attempts, as a share of those of first attempts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingSettings:
     """How the instance is chosen among those that are open."""
 
@@ -171,6 +186,10 @@ class RoutingSettings:
     spill_after: Mapping[ServiceClass, float] = field(default_factory=dict[ServiceClass, float])
     """Seconds in the queue after which a request of a class may go to a remote instance while all local ones are full;
     a class that is not named waits for a local one as long as there is one."""
+    hedge: HedgeSettings | None = None
+    """None: no second attempt while the first one runs."""
+    slow_start: float = 5.0
+    """Seconds until an instance that comes back may have as many requests as else (`core.ramp`); 0: at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,30 +2,96 @@
 
 from __future__ import annotations
 
+from heapq import heappop, heappush, heapreplace
 from typing import Generic, NamedTuple, TypeVar
 
 Item = TypeVar("Item")
 Place = TypeVar("Place")
 
 
+class Hint(NamedTuple):
+    """What is known of a queued item that may let it go before its turn (see `hints`)."""
+
+    size: float = 0.0
+    """What it is expected to be charged."""
+    known: bool = False
+    """The size goes by what the caller said or by earlier answers; else it counts as neither short nor long."""
+    latest: float | None = None
+    """The latest time at which it can start and keep its deadline; None: there is none."""
+
+
+NO_HINT = Hint()
+_MOST_AHEAD = 64
+"""Requests that are remembered as taken before their turn below one node, should they cost next to nothing."""
+
+
 class Entry(Generic[Item]):
     """A queued item's place in its leaf; the handle to take it out again."""
 
-    __slots__ = ("item", "leaf", "order", "passed", "queued")
+    __slots__ = ("hint", "item", "leaf", "order", "passed", "queued")
 
-    def __init__(self, item: Item, leaf: Node[Item], order: tuple[float, float, int]) -> None:
+    def __init__(self, item: Item, leaf: Node[Item], order: tuple[float, float, int], hint: Hint = NO_HINT) -> None:
         self.item = item
         self.leaf = leaf
         self.order = order
+        self.hint = hint
         self.passed = 0
         """How often, standing at the head of its leaf, it was overtaken because it fitted nowhere."""
         self.queued = True
+
+
+class Ahead:
+    """What was taken below a node before its turn and would still not be in turn, in charged units."""
+
+    __slots__ = ("_taken", "due", "dues", "short")
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[float, float, bool]] = []
+        self.short = 0.0
+        """Of short jobs."""
+        self.due = 0.0
+        """Of those with a deadline."""
+        self.dues = 0
+        """How many these are."""
+
+    def add(self, start: float, size: float, due: bool) -> None:
+        """Something of this `size` is taken, whose turn comes when the poorest account stands at `start`."""
+        heappush(self._taken, (start, size, due))
+        if due:
+            self.due += size
+            self.dues += 1
+        else:
+            self.short += size
+
+    def settle(self, floor: float) -> None:
+        """The poorest account stands at `floor` now: what was taken at most so far from it is in turn."""
+        taken = self._taken
+        while taken and taken[0][0] <= floor:
+            _, size, due = heappop(taken)
+            if due:
+                self.due -= size
+                self.dues -= 1
+            else:
+                self.short -= size
+        if not taken:
+            self.short = self.due = 0.0
+
+    def spares(self, slack: float) -> float:
+        """How long another short job may be: these leave half of the slack to those with a deadline."""
+        if len(self._taken) >= _MOST_AHEAD:
+            return 0.0
+        return min(slack / 2, slack - self.due) - self.short
+
+    def admits(self, size: float, slack: float) -> bool:
+        """One more with a deadline may be taken: the only one of any size, others as far as the slack goes."""
+        return not self.dues or (self.due + self.short + size <= slack and len(self._taken) < _MOST_AHEAD)
 
 
 class Node(Generic[Item]):
     """One account. A leaf holds the queue, an inner node its children; the root has no parent."""
 
     __slots__ = (
+        "ahead",
         "cap",
         "children",
         "floor",
@@ -82,6 +148,8 @@ class Node(Generic[Item]):
         """When it last became ready: the order among equals. 0: not in the parent's heap."""
         self.resting = False
         """Listed among the nodes that may be forgotten."""
+        self.ahead: Ahead | None = None
+        """What was taken below it before its turn; None: nothing ever."""
 
     @property
     def sure(self) -> float:
@@ -92,6 +160,33 @@ class Node(Generic[Item]):
     def idle(self) -> bool:
         """Nothing is queued, running or still to be charged below it."""
         return not (self.queued or self.holds or self.in_flight)
+
+    def poorest(self) -> Node[Item] | None:
+        """The ready child with the least `vt`; its entry is on top of the heap afterwards and says the truth."""
+        heap = self.heap
+        while heap:
+            vt, turn, stamp, child = heap[0]
+            if stamp != child.stamp:
+                heappop(heap)
+            elif vt < child.vt - child.lead:
+                heapreplace(heap, (child.vt - child.lead, turn, stamp, child))
+            else:
+                return child
+        return None
+
+    def head(self) -> Entry[Item] | None:
+        """What goes next of all below it; None where nothing is ready."""
+        node = self
+        while node.heap:
+            child = node.poorest()
+            if child is None:
+                return None
+            node = child
+        queue = node.queue
+        while queue and not queue[0][1].queued:
+            heappop(queue)
+            node.stale -= 1
+        return queue[0][1] if queue else None
 
 
 class Charge(Generic[Item]):

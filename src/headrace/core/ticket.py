@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.core.limits import Lease
 from headrace.core.share import Charge, Entry, Node
@@ -25,7 +25,7 @@ from headrace.model import AttemptRecord, CacheResult, FallbackCause, Flow, Requ
 
 if TYPE_CHECKING:
     from headrace.core.catalogue import Route, Step
-    from headrace.core.fleet import InstanceState, Place
+    from headrace.core.instance_state import InstanceState, Place
     from headrace.core.pool import Pool
 
 
@@ -55,6 +55,13 @@ _NOBODY = dict.fromkeys(sorted(ServiceClass, key=lambda c: c.rank), 0)
 
 class IllegalMove(RuntimeError):
     """A call was moved along an edge that does not exist: a bug of the scheduler."""
+
+
+class Second(NamedTuple):
+    """An attempt beside the first one of a call."""
+
+    number: int
+    place: Place
 
 
 class Ticket:
@@ -87,6 +94,8 @@ class Call:
         "failures",
         "fallback",
         "first",
+        "hedge",
+        "hedging",
         "held",
         "id",
         "joinable",
@@ -95,6 +104,7 @@ class Call:
         "leaf",
         "members",
         "model",
+        "number",
         "place",
         "pool",
         "prices",
@@ -113,6 +123,18 @@ class Call:
         "tried",
         "waited",
     )
+
+    entry: Entry[Call] | None
+    leaf: Node[Call] | None
+    place: Place | None
+    hedge: Second | None
+    """A second attempt that runs beside the first because that one is late; whoever begins first answers."""
+    charge: Charge[Call] | None
+    retry: Timer | None
+    promotion: Timer | None
+    """When it will have waited so long as batch that it is treated as normal."""
+    hedging: Timer | None
+    """When the first content of the running attempt will be late."""
 
     def __init__(self, call_id: str, request: Request, pool: Pool, now: float, route: Route | None = None) -> None:
         self.id = call_id
@@ -137,10 +159,8 @@ class Call:
         """When it entered the queue last."""
         self.waited = 0.0
         """Seconds spent in the queue so far."""
-        self.entry: Entry[Call] | None = None
-        self.leaf: Node[Call] | None = None
-        self.place: Place | None = None
-        self.charge: Charge[Call] | None = None
+        self.entry = self.leaf = self.place = self.hedge = self.charge = None
+        self.retry = self.promotion = self.hedging = None
         self.expected = self.produced = 0
         """Output tokens it was charged for in advance; those its callers got, or are getting."""
         self.carried = self.resumes = 0
@@ -148,11 +168,12 @@ class Call:
         self.first: float | None = None
         self.counted: tuple[ServiceClass, str, str] | None = None
         """The (class, tenant, user) it counts for while it is queued."""
+        self.number = 0
+        """The attempt that holds `place`."""
         self.attempt = self.failures = self.spent = 0
         """Attempts in all; failed ones of the present leader at the present model, and at those before it."""
         self.tried: set[str] = set()
         self.records: list[AttemptRecord] = []
-        self.retry: Timer | None = None
         self.held: float | None = None
         """Since when it waits for the instance that knows its prompt."""
         self.prices = (0.0, 0.0)
@@ -160,8 +181,6 @@ class Call:
         self.prompt = request.prompt_tokens
         """Prompt tokens it was charged for: those the instance had not read before."""
         self.promoted = False
-        self.promotion: Timer | None = None
-        """When it will have waited so long as batch that it is treated as normal."""
         self.joinable, self.taken_over = self.key is not None, False
 
     @property
@@ -189,6 +208,12 @@ class Call:
         if only is not None:
             members = [state for state in members if state.instance.id == only]
         return [state for state in members if state.instance.resume] if self.resumes else members
+
+    def runs(self, attempt: int) -> bool:
+        """Whether that attempt is under way."""
+        if self.state is not State.RUNNING:
+            return False
+        return attempt == self.number or (self.hedge is not None and attempt == self.hedge.number)
 
     def add(self, ticket: Ticket) -> None:
         """Take a ticket in; it leads if it is the only one."""

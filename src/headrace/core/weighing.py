@@ -17,7 +17,7 @@ from headrace.model import InstanceView
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.core.fleet import InstanceState
+    from headrace.core.instance_state import InstanceState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,8 @@ def _candidate(
         view=state.view(now),
         chosen=chosen,
         shut=state.shut(now),
-        gate=state.gate.shut(unread, now, call.flow.service_class),
+        gate=state.gate.shut(unread, now, call.flow.service_class)
+        or ("slow_start" if call.pool.holds_back(state, now) else ""),
         asked=max(0.0, state.asked_until - now),
         load=state.load,
         scores={name.value: score(replace(settings, strategy=name), state, call, speed) for name in Strategy},

@@ -11,6 +11,7 @@ import re
 from functools import lru_cache
 from urllib.parse import urlsplit
 
+_PORTS = {"http": 80, "https": 443}
 _VERSION = re.compile(r"/v\d+[a-z0-9]*(/|$)")
 
 
@@ -23,6 +24,20 @@ def is_api_root(address: str) -> bool:
 def api_path(address: str, path: str) -> str:
     """What to put behind `address` (without a slash at its end) to reach `path` of the API."""
     return path if is_api_root(address) else f"/v1{path}"
+
+
+def same_place(address: str) -> str:
+    """`address` in a spelling of its own, to compare with others: no slash or `/v1` at its end, the host in lower case,
+    no port where it is the usual one."""
+    parts = urlsplit(address)
+    try:
+        port = parts.port
+    except ValueError:
+        return address
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+    place = host if port in (None, _PORTS.get(parts.scheme)) else f"{host}:{port}"
+    path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+    return f"{parts.scheme}://{place}{path}" if place else ""
 
 
 def server_root(address: str) -> str:

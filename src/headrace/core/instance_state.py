@@ -1,0 +1,393 @@
+"""What is known of one instance: breaker, cooldown, health, speed, reliability, gate, and whether it just came back.
+
+Every attempt feeds its own instance, streams included. Outcomes are judged three ways:
+
+* success closes the breaker's count and ends the cooldown, except for what the engine itself asked for;
+* failure (connect, timeout, 5xx, broken stream) counts for the breaker and starts a cooldown;
+* neutral says nothing about the instance, but always gives its place and its probe lease back. 429 and overload
+  are neutral for the breaker and start a cooldown as long as the engine asked for (bounded).
+
+Speed (output tokens per second of an attempt) and reliability are exponentially weighted means, alpha 0.3.
+Reliability moves toward 1 on success and toward 1 - p on a penalty p; an unknown speed reads as the average of its
+peers, so that a cold instance is not starved.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from headrace.core.affinity import PrefixIndex
+from headrace.core.breaker import Breaker, Permit
+from headrace.core.gate import Gate, Pass
+from headrace.core.naming import match
+from headrace.core.ramp import Ramp
+from headrace.core.settings import RecoverySettings, Settings
+from headrace.model import (
+    AnswerForm,
+    BreakerState,
+    Cause,
+    EngineReport,
+    Instance,
+    InstanceView,
+    Learned,
+    Outcome,
+    OutcomeKind,
+    Probed,
+    Request,
+    ServiceClass,
+)
+
+if TYPE_CHECKING:
+    from headrace.core.pool import Pool
+
+_ALPHA = 0.3
+_PENALTY = {
+    Cause.TIMEOUT: 0.5,
+    Cause.CONNECT: 0.5,
+    Cause.SERVER_ERROR: 1.0,
+    Cause.PROTOCOL: 1.0,
+    Cause.RATE_LIMITED: 0.7,
+    Cause.BROKEN_STREAM: 0.5,
+}
+_SLOW_PENALTY = 0.3
+_OVERLOAD = frozenset({Cause.RATE_LIMITED, Cause.TIMEOUT})
+MAX_NAMES = 4096
+"""Model names remembered with what they stand for; names come from callers, so the memory of them is bounded."""
+
+
+class Place:
+    """One attempt's stay at an instance. `InstanceState.acquire` gives it, `release` takes it back exactly once."""
+
+    __slots__ = ("carried", "first", "load", "open", "permit", "request", "since", "slot", "state")
+
+    def __init__(
+        self, state: InstanceState, slot: Pass, load: float, permit: Permit, now: float, of: Request, carried: int
+    ) -> None:
+        self.request = of
+        self.carried = carried
+        self.state = state
+        self.slot = slot
+        self.load = load
+        self.permit = permit
+        self.since = now
+        self.first: float | None = None
+        self.open = True
+
+
+class InstanceState:
+    """The moving state of one instance."""
+
+    __slots__ = (
+        "_slow_start",
+        "_unhealthy_after",
+        "_upstream",
+        "asked_until",
+        "breaker",
+        "cooldown_because",
+        "cooldown_since",
+        "cooldown_until",
+        "draining",
+        "gate",
+        "healthy",
+        "index",
+        "instance",
+        "last_pick",
+        "load",
+        "pools",
+        "ramp",
+        "reliability",
+        "speed",
+        "strikes",
+    )
+
+    def __init__(self, instance: Instance, settings: Settings) -> None:
+        self.instance = instance
+        self.gate = Gate(instance, settings)
+        self.index = PrefixIndex()
+        self.breaker = Breaker(
+            settings.breaker.threshold, settings.breaker.recovery, max_backoff=settings.breaker.max_backoff
+        )
+        self.healthy = True
+        self.draining = False
+        self._unhealthy_after = settings.health.unhealthy_after
+        self.strikes = 0
+        self.cooldown_until = 0.0
+        self.asked_until = 0.0
+        """Until when the engine itself asked to be left alone (429, overload, any `Retry-After`)."""
+        self.cooldown_since = 0.0
+        self.cooldown_because = ""
+        """The cause of the attempt that began the last cooldown."""
+        self._slow_start = settings.routing.slow_start
+        self.ramp: Ramp | None = None
+        """Set when it comes back (see `core.ramp`); `Pool.holds_back` says whether it matters."""
+        self.speed = 0.0
+        self.reliability = 1.0
+        self.load = 0.0
+        """Sum of the weights of the requests it is working on."""
+        self.last_pick = 0
+        self._upstream: dict[str, str] = {}
+        self.pools: list[Pool] = []
+        """The pools it is a member of."""
+
+    def reshape(self, instance: Instance) -> None:
+        """Take new settings of the same instance; what was learned stays."""
+        self.instance = instance
+        self.gate.reshape(instance)
+        self._upstream.clear()
+
+    def upstream(self, model: str) -> str:
+        """The name to send to the engine for `model`."""
+        name = self._upstream.get(model)
+        if name is None:
+            if len(self._upstream) >= MAX_NAMES:
+                self._upstream.clear()
+            name = self._upstream[model] = match(self.instance, model) or model
+        return name
+
+    def shut(self, now: float) -> str:
+        """Why nothing at all may be sent to it now, or ""."""
+        if self.draining:
+            return "draining"
+        if not self.healthy:
+            return "down"
+        if not self.breaker.allows(now):
+            return "breaker"
+        return "cooldown" if self.cooldown_until > now else ""
+
+    def closed(
+        self, tokens: int, now: float, service_class: ServiceClass = ServiceClass.NORMAL, guest: bool = False
+    ) -> str:
+        """Why a request with so many uncached prompt tokens may not be sent now, or ""."""
+        return self.shut(now) or self.gate.shut(tokens, now, service_class, guest)
+
+    def uncached(self, request: Request) -> int:
+        """Prompt tokens of `request` that the engine has to read, as far as we know."""
+        if not request.prefix:
+            return request.prompt_tokens
+        return max(1, request.prompt_tokens - self.index.match(request.prefix) * request.prefix_block)
+
+    def returns_in(self, now: float) -> float | None:
+        """Seconds until a shut instance may be tried again; None when only an event can bring it back."""
+        if self.draining or not self.healthy:
+            return None
+        wait = max(0.0, self.cooldown_until - now)
+        return wait if self.breaker.allows(now) else max(wait, self.breaker.opens_in(now))
+
+    def price_ratio(self) -> float | None:
+        """What an output token costs this machine in prompt tokens, as it has shown; None while unknown."""
+        decode, prefill = self.gate.pace.decode_seconds, self.gate.prefill_seconds
+        if not decode or not self.gate.prefill_known:
+            return None
+        return min(max(decode / prefill, 1.0), 8.0)
+
+    def opens_at(self, now: float) -> float | None:
+        """When it may take more without any event: it comes back, or its window lapses. None: only an event helps."""
+        if self.shut(now):
+            wait = self.returns_in(now)
+            return None if wait is None else now + wait
+        at = self.gate.opens_at(now)
+        if self.ramping(now) and self.ramp is not None:
+            grows = self.ramp.exceeds(self.gate.in_flight, self.gate.limit)
+            if now < grows < inf and (at is None or grows < at):
+                return grows
+        return at
+
+    # ------------------------------------------------------------------ coming back
+
+    def comes_back(self, at: float) -> None:
+        """From `at` on it can be used again, and gets little at first."""
+        self.ramp = Ramp(at, self._slow_start) if self._slow_start else None
+
+    def ramping(self, now: float) -> bool:
+        """It has come back and may not yet have as many requests as else."""
+        return self.ramp is not None and now < self.ramp.ends
+
+    def drain(self, draining: bool, now: float) -> None:
+        """Give it no new work from now on, or work again."""
+        if self.draining and not draining:
+            self.comes_back(now)
+        self.draining = draining
+
+    def mend(self, now: float) -> None:
+        """Close the breaker and end the cooldown, whatever they were for."""
+        if self.breaker.state(now) is not BreakerState.CLOSED or self.cooldown_until > now:
+            self.comes_back(now)
+        self.breaker.reset()
+        self.cooldown_until = self.asked_until = 0.0
+
+    def learned(self, now: float) -> Learned:
+        """What is worth knowing of it after a restart."""
+        gate, opened = self.gate, self.breaker.state(now) is not BreakerState.CLOSED
+        return Learned(
+            instance=self.instance.id,
+            speed=self.speed,
+            reliability=self.reliability,
+            prefill_seconds=gate.prefill_seconds if gate.prefill_known else None,
+            limit=gate.limiter.found,
+            opens_in=self.breaker.opens_in(now) if opened else None,
+            wait=self.breaker.wait if opened else 0.0,
+            cooldown=max(0.0, self.cooldown_until - now),
+        )
+
+    def recall(self, learned: Learned, now: float) -> None:
+        """Take over what was learned before a restart. Values that make no sense are brought within bounds."""
+        self.speed = max(0.0, learned.speed)
+        self.reliability = min(max(learned.reliability, 0.0), 1.0)
+        self.gate.recall(learned.prefill_seconds, learned.limit)
+        if learned.opens_in is not None:
+            self.breaker.recall(learned.opens_in, learned.wait, now)
+        if learned.cooldown > 0:
+            self.cooldown_until = self.asked_until = now + learned.cooldown
+            self.cooldown_since, self.cooldown_because = now, "recalled"
+            self.comes_back(self.cooldown_until)
+
+    def acquire(
+        self,
+        request: Request,
+        load: float,
+        streamed: bool,
+        now: float,
+        as_class: ServiceClass | None = None,
+        carried: int = 0,
+    ) -> Place:
+        """Take a place for one attempt; `closed` was "" just before. `as_class`: None is the request's own.
+
+        `carried`: tokens of an answer that is taken up again; they are read like a prompt.
+        """
+        if not self.ramping(now):
+            self.ramp = None
+        permit = self.breaker.acquire(now)
+        unread, as_class = self.uncached(request) + carried, as_class or request.flow.service_class
+        slot = self.gate.enter(unread, as_class, streamed, now, whole=unread == request.prompt_tokens)
+        if request.prefix:
+            self.index.add(request.prefix, request.prefix_block)
+        self.load += load
+        return Place(self, slot, load, permit, now, request, carried)
+
+    def started(self, place: Place, now: float) -> None:
+        """The attempt's first content is here."""
+        if place.open and place.first is None:
+            place.first = now
+            self.gate.started(place.slot, now)
+
+    def progressed(self, place: Place, tokens: int, now: float) -> None:
+        """The attempt made so many more tokens."""
+        if place.open and place.first is not None:
+            self.gate.progressed(place.slot, tokens, now)
+
+    def release(self, place: Place, outcome: Outcome, settings: RecoverySettings, now: float) -> None:
+        """The attempt ended: give everything back and judge. A second call changes nothing."""
+        if not place.open:
+            return
+        place.open = False
+        self.gate.leave(place.slot, now, None if place.carried or outcome.cause is not Cause.OK else outcome.usage)
+        if place.request.prefix and (place.first is not None or outcome.cause is Cause.OK):
+            self.index.add(place.request.prefix, place.request.prefix_block)
+        if outcome.cause in _OVERLOAD:
+            self.gate.refused(now)
+        self.load = max(0.0, self.load - place.load) if self.gate.in_flight else 0.0
+        kind = outcome.kind
+        if kind is OutcomeKind.SUCCESS:
+            self._succeeded(place, now)
+        elif kind is OutcomeKind.FAILURE:
+            self.breaker.failure(now, place.permit)
+            self._cool(outcome, outcome.retry_after, settings, now)
+        else:
+            self.breaker.neutral(place.permit)
+            if outcome.cause is Cause.RATE_LIMITED:
+                self._cool(outcome, outcome.retry_after or settings.cooldown, settings, now)
+        self._learn(place, outcome, settings, now)
+
+    def probed(self, event: Probed, now: float) -> bool:
+        """Count a health check; True when by it the instance came up, went down, or may be probed."""
+        before, relented = self.healthy, False
+        if event.healthy:
+            relented = bool(self.strikes) and self.breaker.relent(now)
+            self.strikes = 0
+            if not self.healthy:
+                self.healthy = True
+                self.comes_back(now)
+        elif not event.busy:
+            self.strikes += self._unhealthy_after if event.definite else 1
+            self.healthy = self.healthy and self.strikes < self._unhealthy_after
+        return relented or before != self.healthy
+
+    def reported(self, report: EngineReport | None, now: float) -> None:
+        """Take what the engine's metrics say; None: unknown from now on."""
+        self.gate.reported(report, now)
+        if report is not None and report.kv_tokens:
+            self.index.tokens = report.kv_tokens
+
+    def view(self, now: float) -> InstanceView:
+        """What can be seen of it."""
+        engine = self.gate.engine
+        report = engine.report
+        return InstanceView(
+            id=self.instance.id,
+            engine=self.instance.engine,
+            tier=self.instance.tier,
+            models=tuple(model.name for model in self.instance.models),
+            healthy=self.healthy,
+            draining=self.draining,
+            breaker=self.breaker.state(now),
+            breaker_opens_in=self.breaker.opens_in(now),
+            cooldown=max(0.0, self.cooldown_until - now),
+            in_flight=self.gate.in_flight,
+            max_concurrent=self.gate.limit,
+            unstarted_tokens=self.gate.unstarted,
+            speed=self.speed,
+            reliability=self.reliability,
+            closed_because=self.closed(1, now) or self._held_back(now),
+            metrics_age=None if engine.known_at is None else now - engine.known_at,
+            metrics_stale=engine.stale(now),
+            engine_waiting=None if report is None else report.waiting,
+            engine_kv=None if report is None else report.kv,
+            closed_seconds=self.gate.closed_seconds(now),
+            load=self.load,
+            breaker_changes=dict(self.breaker.changes),
+            breaker_for=now - self.breaker.opened_at if self.breaker.state(now) is not BreakerState.CLOSED else 0.0,
+            cooldown_because=self.cooldown_because if self.cooldown_until > now else "",
+            cooldown_for=now - self.cooldown_since if self.cooldown_until > now else 0.0,
+            ramp=self.ramp.limit(self.gate.limit, now) if self.ramp is not None and self.ramping(now) else None,
+        )
+
+    def _held_back(self, now: float) -> str:
+        return "slow_start" if any(pool.holds_back(self, now) for pool in self.pools) else ""
+
+    def _succeeded(self, place: Place, now: float) -> None:
+        """A success that closes the breaker brings it back; one beside a failure shows that it was not away at all."""
+        probe = bool(place.permit) and self.breaker.state(now) is not BreakerState.CLOSED
+        self.breaker.success(place.permit)
+        if probe:
+            self.comes_back(now)
+        elif self.cooldown_until > max(now, self.asked_until):
+            self.ramp = None
+        elif self.ramp is not None:
+            self.ramp.answered(place.since)
+        self.cooldown_until = self.asked_until
+
+    def _cool(self, outcome: Outcome, asked: float | None, settings: RecoverySettings, now: float) -> None:
+        if self.cooldown_until <= now:
+            self.cooldown_since = now
+        self.cooldown_because = outcome.cause.value
+        wait = settings.cooldown
+        if asked is not None:
+            wait = max(wait, min(asked, settings.cooldown_cap))
+            self.asked_until = max(self.asked_until, now + wait)
+        self.cooldown_until = max(self.cooldown_until, now + wait)
+        self.comes_back(self.cooldown_until)
+
+    def _learn(self, place: Place, outcome: Outcome, settings: RecoverySettings, now: float) -> None:
+        if outcome.cause is Cause.OK:
+            took = now - place.since
+            slow = took > settings.slow_answer
+            if place.request.form is AnswerForm.STREAM and place.first is not None:
+                slow = slow or place.first - place.since > settings.slow_first_token
+            self.reliability += _ALPHA * (1.0 - _SLOW_PENALTY * slow - self.reliability)
+            made = 0 if outcome.usage is None else outcome.usage.completion - place.carried
+            if made > 0 and took > 0:
+                seen = made / took
+                self.speed = seen if self.speed == 0.0 else self.speed + _ALPHA * (seen - self.speed)
+        elif (penalty := _PENALTY.get(outcome.cause)) is not None:
+            self.reliability += _ALPHA * ((1.0 - penalty) - self.reliability)
