@@ -37,7 +37,7 @@ class AdminClient:
 
     def __init__(self, url: str, key: str | None = None) -> None:
         self.url = base_of(url)
-        if urlsplit(self.url).scheme not in ("http", "https"):
+        if not _is_address(self.url):
             raise Refused(f"'{url}' is no address of a gateway; it looks like {DEFAULT_URL}")
         self._key = key
         self._opener = build_opener(ProxyHandler({}))
@@ -124,6 +124,14 @@ class AdminClient:
         if isinstance(reason, UnicodeError | ValueError) and not isinstance(reason, OSError):
             return f"'{self.url}' is no address of a gateway, or the key holds characters that no header may carry"
         return f"{self.url} cannot be reached"
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def instance_path(name: str, *more: str) -> str:
