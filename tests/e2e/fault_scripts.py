@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import socket
+import ssl
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import formatdate
 from time import time
 from types import TracebackType
 from typing import Self
+
+import trustme
 
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, Step, steps
 from tests.runtime.virtual import later
@@ -39,8 +42,8 @@ class FaultyEngine(ScriptedEngine):
     mends = True
     """Whether `mend` makes it a good engine at the same address."""
 
-    def __init__(self, script: Script) -> None:
-        super().__init__(_beside_checks(script), guard=PATIENCE)
+    def __init__(self, script: Script, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(_beside_checks(script), guard=PATIENCE, tls=tls)
         self.answers_probes = False
 
     async def mend(self) -> None:
@@ -67,11 +70,11 @@ class NobodyListens(FaultyEngine):
 
 
 class HangsUp(FaultyEngine):
-    """Accepts the first two connections, a health check's and a request's, and closes them unread."""
+    """Accepts the first three connections, a request's between two health checks', and closes them unread."""
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        self.refuse(2)
+        self.refuse(3)
         return self
 
 
@@ -83,6 +86,15 @@ class SpeaksNoTls(FaultyEngine):
     @property
     def url(self) -> str:
         return super().url.replace("http:", "https:")
+
+
+class NobodyVouchesFor(FaultyEngine):
+    """It speaks TLS, with a certificate of an authority that nobody knows."""
+
+    mends = False
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(script, tls=certified(trustme.CA(), "127.0.0.1"))
 
 
 class BlackHole(FaultyEngine):
@@ -105,6 +117,13 @@ class BlackHole(FaultyEngine):
         self._filler.close()
         self._listener.close()
         await super().__aexit__(kind, error, trace)
+
+
+def certified(authority: trustme.CA, name: str) -> ssl.SSLContext:
+    """What a server speaks TLS with whose certificate this authority signed for this name or address."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert(name).configure_cert(context)
+    return context
 
 
 def _beside_checks(script: Script) -> Script:

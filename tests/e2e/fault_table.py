@@ -59,6 +59,7 @@ CONNECTING = (
     at("the connection is refused", does.NobodyListens, failed(Cause.CONNECT)),
     at("the connection is accepted, then closed", does.HangsUp, failed(CUT)),
     at("TLS fails", does.SpeaksNoTls, failed(Cause.CONNECT)),
+    at("TLS with a certificate of an unknown authority", does.NobodyVouchesFor, failed(Cause.CONNECT)),
     at("connecting takes for ever", does.BlackHole, failed(Cause.CONNECT, limit="connect")),
 )
 
@@ -284,9 +285,9 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
 _INTRODUCTION = """\
 # Faults
 
-What becomes of a request when an engine does something wrong. Every line is tested over real sockets, for chat (whole
-and streamed) and for streamed completions, with a healthy second instance and without. This page is written from the
-table that the tests read.
+What becomes of a request when an engine does something wrong. Every line is tested over real sockets, for chat and
+completions, whole and streamed, with a healthy second instance and without. This page is written from the table that
+the tests read.
 
 Counted as **failure**: speaks against the instance; five in a row open its breaker, and it is left alone for a moment.
 **Neutral**: says nothing about it. After `rate_limited` it is left alone for as long as it asked, at least for the
@@ -294,7 +295,9 @@ usual cooldown and at most for a minute. **Success**: the answer went out whole.
 
 *Else* stands before what the caller is told if no other instance can answer. Nothing is seen of an attempt that failed
 before the first word; `x-headrace-attempts` tells how many there were, also beside an error. Once a word of a stream
-has reached the caller nobody else is asked: an error event ends it, without `[DONE]` and without a finish reason.
+has reached the caller it *breaks off*: an error event ends it, without `[DONE]` and without a finish reason. The
+engines here are of unknown make; what a local `vllm`, `sglang` or `llamacpp` breaks off goes on at another one, where
+that can be had ([use](use.md)).
 
 *After* names the limit in the section `timeouts` that ends the wait. The codes are explained in [errors](errors.md).
 """

@@ -23,9 +23,10 @@ from tests.e2e.raw import RawAnswer, asked
 from tests.runtime.virtual import later, virtually
 
 COMPLETIONS = "/v1/completions"
-FORMS = {
+FORMS: dict[str, tuple[str, dict[str, object]]] = {
     "chat whole": (CHAT, chat()),
     "chat streamed": (CHAT, {**chat(), "stream": True}),
+    "completions whole": (COMPLETIONS, {"model": "m", "prompt": "hi"}),
     "completions streamed": (COMPLETIONS, {"model": "m", "prompt": "hi", "stream": True}),
 }
 PATIENCE = 1000.0
@@ -94,7 +95,8 @@ class Cell:
             assert all(chunk["choices"] for chunk in answer.chunks), "nobody asked for usage"
         else:
             assert answer.header("content-type") == "application/json"
-            assert answer.json["choices"][0]["message"]["content"] == text
+            choice = answer.json["choices"][0]
+            assert (choice["message"]["content"] if self._path == CHAT else choice["text"]) == text
         assert answer.header("x-headrace-cache") == "miss"
 
     def check_fate(self, answer: RawAnswer) -> None:

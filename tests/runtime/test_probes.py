@@ -16,7 +16,7 @@ from headrace.runtime.attempts import Pulse
 from headrace.runtime.probes import Prober, ProbeSettings
 from headrace.runtime.upstream import Upstream
 from headrace.testing import Changes, Script, ScriptedConnection, ScriptedEngine, steps
-from tests.runtime.virtual import virtually
+from tests.runtime.virtual import later, virtually
 
 QUICK = ProbeSettings(interval=1.0, timeout=1.0, deep_every=0)
 GOOD = steps.json(200, {})
@@ -122,8 +122,8 @@ async def test_silence_with_life_in_it_is_busy() -> None:
         assert second.busy
         assert third.busy, "one quiet round is no news"
         assert not any(result.healthy for result in (first, second, third))
-        later = await watch.reports(8)
-        assert not later[-1].busy
+        long_after = await watch.reports(8)
+        assert not long_after[-1].busy
         assert watch.times[2] - watch.times[1] < 4.0
 
 
@@ -206,9 +206,28 @@ async def test_a_failed_attempt_hurries_the_next_check() -> None:
             assert watch.pulse.alarm is not None
             watch.pulse.alarm()
         await watch.reports(3)
-    gaps = [later - earlier for earlier, later in pairwise(watch.times)]
+    gaps = [after - before for before, after in pairwise(watch.times)]
     assert gaps[0] == pytest.approx(1.0, abs=0.1)
     assert 80.0 <= gaps[1] <= 122.0
+
+
+@virtually
+async def test_hurried_checks_do_not_take_an_instance_out_sooner() -> None:
+    """While attempts fail each second, failed checks are reported at the usual pace; that it is back, at once."""
+    async with ScriptedEngine(BAD) as engine, watching(ProbeSettings(interval=10.0, deep_every=0)) as watch:
+        watch.prober.watch([instance(engine)])
+        began = asyncio.get_running_loop().time()
+        while len(watch.results) < 3:
+            if watch.pulse.alarm is not None:
+                watch.pulse.alarm()
+            await later(0.5)
+        assert asyncio.get_running_loop().time() - began >= 16.0
+        assert len(engine.requests) > 10
+        engine.default = GOOD
+        assert watch.pulse.alarm is not None
+        watch.pulse.alarm()
+        assert (await watch.reports(4))[3].healthy
+        assert watch.times[3] - watch.times[2] < 3.0
 
 
 @virtually

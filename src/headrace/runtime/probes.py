@@ -12,6 +12,7 @@ slot and are nobody's traffic.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from headrace.wire.openai import parse
 _ANSWER_LIMIT = 1024 * 1024
 _LIFE_SIGNS = 2.0
 """For so many checks' time the last byte of an answer outweighs a check without one."""
+_SHORTEST = 0.8
+"""Intervals are drawn from this part of theirs to as much more."""
 _GAP = 1.0
 """Attempts that fail hurry the next check, but checks are at least so many seconds apart."""
 _log = structlog.get_logger(__name__)
@@ -95,32 +98,34 @@ class Prober:
 
     async def _keep_checking(self, instance: Instance) -> None:
         every, count, failed_deep = self._settings.deep_every, 0, False
-        alarm = asyncio.Event()
+        alarm, clock = asyncio.Event(), asyncio.get_running_loop().time
+        well, counted = True, -math.inf
         self._pulse(instance.id).alarm = alarm.set
         while True:
             deep = failed_deep or (every > 0 and count > 0 and count % every == 0)
             try:
                 result = await self.check(instance, deep=deep)
-                failed_deep = deep and not (result.healthy or result.busy)
-                self._note(result)
-                self._step(result)
+                failed = not (result.healthy or result.busy)
+                failed_deep = deep and failed
+                # Three that failed within a second are one failure: a hurried check tells of a change only.
+                if not failed or well or clock() - counted >= _SHORTEST * self._settings.interval:
+                    well, counted = not failed, clock()
+                    self._note(result)
+                    self._step(result)
             except Exception:  # noqa: BLE001 - the task's outer edge: one check that goes wrong does not end them all
                 _log.exception("health check failed", instance=instance.id)
-            count += not await self._hurried(alarm)
+            count += 1
+            await self._pause(alarm)
 
-    async def _hurried(self, alarm: asyncio.Event) -> bool:
-        """Wait for the next check; True if an attempt that failed made it come sooner."""
-        interval = self._settings.interval * (0.8 + 0.4 * self._random.random())
+    async def _pause(self, alarm: asyncio.Event) -> None:
+        """Wait for the next check, which comes sooner when an attempt has failed."""
+        interval = self._settings.interval * (_SHORTEST + 2 * (1 - _SHORTEST) * self._random.random())
         gap = min(interval, _GAP)
         await asyncio.sleep(gap)
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(interval - gap):
                 await alarm.wait()
-        except TimeoutError:
-            return False
-        finally:
-            alarm.clear()
-        return True
+        alarm.clear()
 
     async def check(self, instance: Instance, *, deep: bool = False) -> Probed:
         """One check of `instance`; never raises for what an engine does."""

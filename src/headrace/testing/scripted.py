@@ -13,6 +13,7 @@ raises makes the engine's exit raise the same.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -34,10 +35,18 @@ _RECORD_LIMIT = 10_000
 class ScriptedEngine:
     """An engine on loopback. Enter it as an async context manager; then `url` is where it listens.
 
-    `guard`: the longest wait, in seconds of the loop's clock, of any verb of a script and of `until`.
+    `guard`: the longest wait, in seconds of the loop's clock, of any verb of a script and of `until`. `tls`: what it
+    speaks TLS with; None: it does not.
     """
 
-    def __init__(self, default: Script | None = None, *, guard: float = 10.0, name: str = "scripted") -> None:
+    def __init__(
+        self,
+        default: Script | None = None,
+        *,
+        guard: float = 10.0,
+        name: str = "scripted",
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.default: Script = default if default is not None else steps.answer("Hello from the script")
         self.name = name
         self.answers_probes = True
@@ -50,6 +59,7 @@ class ScriptedEngine:
         self.answering = 0
         """Scripts that are being played, probes apart."""
         self._guard = guard
+        self._tls = tls
         self._scripts: deque[Script] = deque()
         self._refusals = 0
         self._accepted = 0
@@ -78,7 +88,7 @@ class ScriptedEngine:
     async def listen(self) -> None:
         """Listen (again) at the same port."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._make_link, "127.0.0.1", self._port)
+        self._server = await loop.create_server(self._make_link, "127.0.0.1", self._port, ssl=self._tls)
         self._port = self._server.sockets[0].getsockname()[1]
 
     def close_connections(self) -> None:
@@ -91,8 +101,8 @@ class ScriptedEngine:
 
     @property
     def url(self) -> str:
-        """`http://127.0.0.1:<port>`."""
-        return f"http://127.0.0.1:{self._port}"
+        """`http://127.0.0.1:<port>`, or https."""
+        return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self._port}"
 
     @property
     def connections(self) -> int:
