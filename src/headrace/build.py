@@ -31,8 +31,9 @@ from headrace.runtime.replays import Replays
 from headrace.runtime.resending import Resender
 from headrace.runtime.scraping import Scraper, ScrapeSettings
 from headrace.runtime.stores import DeadLetters
+from headrace.runtime.stores.database import sqlite_url
 from headrace.runtime.stores.memory import MemoryCache, MemoryDeadLetters
-from headrace.runtime.stores.sql import SqlDeadLetters, sqlite_url
+from headrace.runtime.stores.sql import SqlDeadLetters
 from headrace.runtime.webhooks import Webhooks
 from headrace.runtime.workers import EchoWorker, WorkerBackend
 
@@ -99,7 +100,8 @@ class Headrace:
         webhooks, hook, letters = Webhooks(self._upstream), config.letter_hook(), self.dead_letters
         resender = Resender(self.gateway)
         self.gateway.observe(resender)
-        replays = Replays(resender, letters, webhooks, message, secret=None if hook is None else hook.secret)
+        secret = None if hook is None else hook.secret
+        replays = Replays(resender, letters, webhooks, message, secret=secret, listed=config.admin.listed())
         keeping = LetterKeeping(letters, webhooks, keep_days=config.dead_letters.keep_days, hook=hook)
         registry.register(LetterMetrics(letters, keeping, replays))
         return replays, keeping

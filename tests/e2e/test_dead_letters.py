@@ -13,7 +13,8 @@ import pytest
 
 from headrace.model import Cause
 from headrace.runtime.stores import LetterFilter, StoredLetter
-from headrace.runtime.stores.sql import SqlDeadLetters, sqlite_url
+from headrace.runtime.stores.database import sqlite_url
+from headrace.runtime.stores.sql import SqlDeadLetters
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, steps
 from tests.e2e.client import chat, client
 from tests.e2e.front import Front, front

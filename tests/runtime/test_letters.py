@@ -10,9 +10,10 @@ import pytest
 
 from headrace.model import AttemptRecord, Cause, ServiceClass
 from headrace.runtime.stores import MOST_ATTEMPTS, DeadLetters, LetterFilter, Listed, StoredLetter, TakenIn, Tried
+from headrace.runtime.stores.database import sqlite_url
 from headrace.runtime.stores.memory import MemoryDeadLetters
 from headrace.runtime.stores.ndjson import BadLine, export_lines, import_lines
-from headrace.runtime.stores.sql import SqlDeadLetters, sqlite_url
+from headrace.runtime.stores.sql import SqlDeadLetters
 from tests.runtime.letters import letter, names, shed
 
 EVERYTHING = LetterFilter(limit=10_000)

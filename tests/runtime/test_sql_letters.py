@@ -17,7 +17,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.runtime.stores import DeadLetters, LetterFilter
-from headrace.runtime.stores.sql import SqlDeadLetters, sqlite_url
+from headrace.runtime.stores.database import sqlite_url
+from headrace.runtime.stores.sql import SqlDeadLetters
 from tests.runtime.letters import letter, names, shed
 
 EVERYTHING = LetterFilter(limit=10_000)
@@ -101,7 +102,8 @@ def test_letters_survive_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "dead.db"
     script = f"""
 import asyncio, time
-from headrace.runtime.stores.sql import SqlDeadLetters, sqlite_url
+from headrace.runtime.stores.database import sqlite_url
+from headrace.runtime.stores.sql import SqlDeadLetters
 from tests.runtime.letters import letter
 async def main():
     store = SqlDeadLetters(sqlite_url({str(path)!r}))

@@ -24,9 +24,10 @@ from headrace.cli.tables import plain_table
 from headrace.config import load
 from headrace.runtime.letter_keeping import shown
 from headrace.runtime.stores import LetterFilter, Listed, StoredLetter, Unwritable
+from headrace.runtime.stores.database import sqlite_url
 from headrace.runtime.stores.moments import moment_of
 from headrace.runtime.stores.ndjson import BadLine, export_lines, import_lines
-from headrace.runtime.stores.sql import SqlDeadLetters, sqlite_url
+from headrace.runtime.stores.sql import SqlDeadLetters
 
 COLUMNS = ("id", "died (UTC)", "reason", "user", "class", "model", "waited", "attempts", "request", "detail")
 LOOK_EVERY = 1.0

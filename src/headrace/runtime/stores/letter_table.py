@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.model import AttemptRecord, ServiceClass
 from headrace.runtime.stores import LetterFilter, Listed, StoredLetter, Tried
+from headrace.runtime.stores.database import agree_on_version
 
 SCHEMA_VERSION = 2
 _PART = "dead_letters"
@@ -19,12 +20,6 @@ _EVICTION_STEP = 256
 _BOUND_VARIABLES = 500
 
 _metadata = sa.MetaData()
-_versions = sa.Table(
-    "schema_versions",
-    _metadata,
-    sa.Column("part", sa.String(64), primary_key=True),
-    sa.Column("version", sa.Integer, nullable=False),
-)
 letters = sa.Table(
     "dead_letters",
     _metadata,
@@ -61,25 +56,15 @@ _insert_new = letters.insert().prefix_with("OR IGNORE", dialect="sqlite")
 _first_to_go = (letters.c.claimed, letters.c.shed.desc(), letters.c.id)
 
 
-class SchemaTooNew(Exception):
-    """The database was written by a later version of headrace."""
-
-
 async def prepare(conn: AsyncConnection) -> None:
     """Creates what is missing, and writes in any case, so that a database that takes nothing shows it.
 
     Raises SchemaTooNew.
     """
+    version = await agree_on_version(conn, _PART, SCHEMA_VERSION)
     await conn.run_sync(_metadata.create_all)
-    version = await conn.scalar(sa.select(_versions.c.version).where(_versions.c.part == _PART))
-    if version is None:
-        await conn.execute(_versions.insert().values(part=_PART, version=SCHEMA_VERSION))
-        return
-    if version > SCHEMA_VERSION:
-        raise SchemaTooNew(f"schema {version} of the dead letters is newer than {SCHEMA_VERSION}")
-    if version < 2:
+    if 0 < version < 2:
         await _to_2(conn)
-    await conn.execute(_versions.update().where(_versions.c.part == _PART).values(version=SCHEMA_VERSION))
 
 
 async def _to_2(conn: AsyncConnection) -> None:

@@ -12,19 +12,13 @@ the database can be read.
 from __future__ import annotations
 
 import asyncio
-import os
-import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TypeVar
 
 import structlog
-from sqlalchemy import URL, event
-from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy import URL
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headrace.runtime.stores import (
     CAPACITY,
@@ -37,6 +31,7 @@ from headrace.runtime.stores import (
     letter_table,
     listed,
 )
+from headrace.runtime.stores.database import BROKEN, RETRY, Unusable, make_private, open_engine, told
 from headrace.runtime.stores.feed import Feed
 from headrace.runtime.stores.ring import LetterIds, LetterRing
 
@@ -44,15 +39,8 @@ T = TypeVar("T")
 
 MAX_BYTES = 1024 * 1024 * 1024
 BATCH = 256
-RETRY = 5.0
-_BUSY_SECONDS = 5.0
 
 _log = structlog.get_logger(__name__)
-
-
-def sqlite_url(path: str | Path) -> URL:
-    """The address of a SQLite file; it is created on first use, its directory is not."""
-    return URL.create("sqlite+aiosqlite", database=str(path))
 
 
 class SqlDeadLetters:
@@ -75,9 +63,7 @@ class SqlDeadLetters:
         self._retry = retry
         self._ids = LetterIds()
         self._pending = LetterRing(capacity, ids=self._ids)
-        self._engine = create_async_engine(url, hide_parameters=True)
-        if self._engine.dialect.name == "sqlite":
-            event.listen(self._engine.sync_engine, "connect", _tune_sqlite)
+        self._engine = open_engine(url)
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
         self._closing = asyncio.Event()
@@ -124,7 +110,7 @@ class SqlDeadLetters:
         async with self._lock:
             await self._flush()
             stored: list[StoredLetter] = []
-            with suppress(_Unusable):
+            with suppress(Unusable):
                 stored = await self._read(lambda conn: letter_table.select(conn, which))
             both = sorted((*stored, *self._pending.list(which)), key=lambda letter: -letter.id)
             return tuple(both[: which.limit])
@@ -134,7 +120,7 @@ class SqlDeadLetters:
         async with self._lock:
             await self._flush()
             stored: list[Listed] = []
-            with suppress(_Unusable):
+            with suppress(Unusable):
                 stored = await self._read(lambda conn: letter_table.outline(conn, which))
             both = (*stored, *(listed(letter) for letter in self._pending.list(which)))
             return tuple(sorted(both, key=lambda each: -each.letter.id)[: which.limit])
@@ -158,7 +144,7 @@ class SqlDeadLetters:
                 raise Unwritable
             try:
                 written, dropped, evicted = await self._change(work)
-            except _Unusable as error:
+            except Unusable as error:
                 raise Unwritable from error
             self._evicted += evicted - dropped
             return TakenIn(written - dropped, len(letters) - written, dropped)
@@ -169,7 +155,7 @@ class SqlDeadLetters:
             waiting = self._pending.get(letter_id)
             if waiting is not None:
                 return waiting
-            with suppress(_Unusable):
+            with suppress(Unusable):
                 return await self._read(lambda conn: letter_table.get(conn, letter_id))
             return None
 
@@ -178,7 +164,7 @@ class SqlDeadLetters:
         async with self._lock:
             await self._flush()
             stored: list[StoredLetter] = []
-            with suppress(_Unusable):
+            with suppress(Unusable):
                 stored = await self._change(letter_table.take_all)
             return (*stored, *self._pending.drain())
 
@@ -187,7 +173,7 @@ class SqlDeadLetters:
         wanted = tuple(ids)
         async with self._lock:
             gone = self._pending.delete(wanted)
-            with suppress(_Unusable):
+            with suppress(Unusable):
                 gone += await self._change(lambda conn: letter_table.delete(conn, wanted))
             return gone
 
@@ -195,7 +181,7 @@ class SqlDeadLetters:
         """Removes what died before that time; returns how many."""
         async with self._lock:
             gone = self._pending.age_out(before)
-            with suppress(_Unusable):
+            with suppress(Unusable):
                 gone += await self._change(lambda conn: letter_table.delete_before(conn, before))
             self.aged_out += gone
             return gone
@@ -206,7 +192,7 @@ class SqlDeadLetters:
             await self._flush()
             if self._pending.get(letter_id) is not None:
                 return self._pending.claim(letter_id)
-            with suppress(_Unusable):
+            with suppress(Unusable):
                 return await self._change(lambda conn: letter_table.claim(conn, letter_id))
             return None
 
@@ -214,7 +200,7 @@ class SqlDeadLetters:
         """The replay did not happen, or failed."""
         async with self._lock:
             self._pending.release(letter_id, tried)
-            with suppress(_Unusable):
+            with suppress(Unusable):
                 await self._change(lambda conn: letter_table.release(conn, letter_id, tried))
 
     async def done(self, letter_id: int) -> None:
@@ -251,12 +237,12 @@ class SqlDeadLetters:
         """Under the lock. True when nothing waits any more."""
         try:
             if not self._prepared or self.degraded:
-                _make_private(self._engine.url)
+                make_private(self._engine.url)
                 self._ids.beyond(await self._change(_first_contact))
                 self._prepared = True
             while batch := self._pending.oldest(BATCH):
                 await self._insert(batch)
-        except _Unusable:
+        except Unusable:
             return False
         return True
 
@@ -274,14 +260,14 @@ class SqlDeadLetters:
         self._pending.renumber(taken)
 
     async def _change(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        """Runs `work` in a transaction; raises _Unusable when the database cannot be written."""
+        """Runs `work` in a transaction; raises Unusable when the database cannot be written."""
         try:
             async with self._engine.begin() as conn:
                 result = await work(conn)
                 stored = await letter_table.count(conn)
-        except _BROKEN as error:
+        except BROKEN as error:
             self._degrade(error)
-            raise _Unusable from error
+            raise Unusable from error
         self._stored = stored
         if self.degraded:
             self.degraded = False
@@ -289,49 +275,21 @@ class SqlDeadLetters:
         return result
 
     async def _read(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        """Runs `work` without writing; raises _Unusable when the database cannot be read."""
+        """Runs `work` without writing; raises Unusable when the database cannot be read."""
         try:
             async with self._engine.connect() as conn:
                 return await work(conn)
-        except _BROKEN as error:
+        except BROKEN as error:
             self._degrade(error)
-            raise _Unusable from error
+            raise Unusable from error
 
     def _degrade(self, error: Exception) -> None:
         if not self.degraded:
             self.degraded = True
-            cause = error.orig if isinstance(error, DBAPIError) else error
-            _log.warning("dead letters cannot be written", error=type(cause).__name__, detail=str(cause))
-
-
-class _Unusable(Exception):
-    """The database does not do what it should at the moment."""
-
-
-_BROKEN = (SQLAlchemyError, sqlite3.Error, OSError, letter_table.SchemaTooNew)
+            _log.warning("dead letters cannot be written", **told(error))
 
 
 async def _first_contact(conn: AsyncConnection) -> int:
     """Makes the database ready; returns the greatest id in use."""
     await letter_table.prepare(conn)
     return await letter_table.greatest_id(conn)
-
-
-def _make_private(url: URL) -> None:
-    """Make the file of a SQLite database that has one and is not there. Where that fails, its first use will tell."""
-    if url.get_backend_name() == "sqlite" and url.database and url.database != ":memory:":
-        with suppress(OSError):
-            os.close(os.open(url.database, os.O_WRONLY | os.O_CREAT, 0o600))
-
-
-def _tune_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
-    try:
-        cursor = connection.cursor()
-        cursor.execute(f"PRAGMA busy_timeout={int(_BUSY_SECONDS * 1000)}")
-        cursor.execute("PRAGMA journal_mode=WAL")
-        cursor.execute("PRAGMA synchronous=NORMAL")
-        cursor.close()
-    except sqlite3.Error:
-        # The pool does not know this connection yet: nobody else would close it.
-        connection.close()
-        raise

@@ -1,0 +1,101 @@
+"""What all that is kept in a database has in common: how it is opened, what can go wrong, which version it has.
+
+SQLite by default, through SQLAlchemy. Each store has an engine of its own; several, and several processes, may write to
+one file: each of their transactions waits for the others', five seconds at most.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy import URL, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
+
+RETRY = 5.0
+"""Seconds until a database that could not be used is tried again."""
+_BUSY_SECONDS = 5.0
+
+_metadata = sa.MetaData()
+_versions = sa.Table(
+    "schema_versions",
+    _metadata,
+    sa.Column("part", sa.String(64), primary_key=True),
+    sa.Column("version", sa.Integer, nullable=False),
+)
+
+
+class SchemaTooNew(Exception):
+    """The database was written by a later version of headrace."""
+
+
+class Unusable(Exception):
+    """The database does not do what it should at the moment."""
+
+
+BROKEN = (SQLAlchemyError, sqlite3.Error, OSError, SchemaTooNew)
+"""What a database that cannot be used raises."""
+
+
+def sqlite_url(path: str | Path) -> URL:
+    """The address of a SQLite file; it is created on first use, its directory is not."""
+    return URL.create("sqlite+aiosqlite", database=str(path))
+
+
+def open_engine(url: URL | str) -> AsyncEngine:
+    """The way to a database; nothing is opened before its first use."""
+    engine = create_async_engine(url, hide_parameters=True)
+    if engine.dialect.name == "sqlite":
+        event.listen(engine.sync_engine, "connect", _tune_sqlite)
+    return engine
+
+
+def make_private(url: URL) -> None:
+    """Make the file of a SQLite database that has one and is not there, readable by its owner only.
+
+    Where that fails, its first use will tell.
+    """
+    if url.get_backend_name() == "sqlite" and url.database and url.database != ":memory:":
+        with suppress(OSError):
+            os.close(os.open(url.database, os.O_WRONLY | os.O_CREAT, 0o600))
+
+
+async def agree_on_version(conn: AsyncConnection, part: str, version: int) -> int:
+    """Say that the tables of `part` have `version` now; returns the version they had, 0 when they are new.
+
+    Writes in any case, so that a database that takes nothing shows it. Raises SchemaTooNew.
+    """
+    await conn.run_sync(_metadata.create_all)
+    before: int | None = await conn.scalar(sa.select(_versions.c.version).where(_versions.c.part == part))
+    if before is None:
+        await conn.execute(_versions.insert().values(part=part, version=version))
+        return 0
+    if before > version:
+        raise SchemaTooNew(f"schema {before} of the {part.replace('_', ' ')} is newer than {version}")
+    await conn.execute(_versions.update().where(_versions.c.part == part).values(version=version))
+    return before
+
+
+def told(error: Exception) -> dict[str, str]:
+    """What of a database's error goes into the log: no statement, no value."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return {"error": type(cause).__name__, "detail": str(cause)}
+
+
+def _tune_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+    try:
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout={int(_BUSY_SECONDS * 1000)}")
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=NORMAL")
+        cursor.close()
+    except sqlite3.Error:
+        # The pool does not know this connection yet: nobody else would close it.
+        connection.close()
+        raise
