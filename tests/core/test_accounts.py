@@ -129,4 +129,4 @@ def test_first_come_first_served_knows_no_accounts() -> None:
     accounts = Accounts(FairnessSettings(policy=PolicyName.FIFO))
     made = call(pool(engine("a")), deadline=1.0, service_class=ServiceClass.BATCH)
     assert accounts.path(made.flow) == ()
-    assert accounts.order(made, 5.0) == (0.0, 0.0)
+    assert accounts.order(made, 5.0, 60.0) == (0.0, 0.0)

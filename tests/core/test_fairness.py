@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from headrace.core.fairness import ShareTree
 from headrace.core.share import Charge, Node
-from headrace.core.share_view import position, spread
+from headrace.core.share_view import Ranks, spread
 
 Path = tuple[str, ...]
 Tree = ShareTree[str]
@@ -274,5 +274,6 @@ def test_positions_count_those_who_go_before() -> None:
     mine = [share.push(f"a{number}", ("a",)) for number in range(3)]
     for number in range(9):
         share.push(f"b{number}", ("b",))
-    assert [position(share.root, entry) for entry in mine] == [2, 4, 6]
+    ranks = Ranks(share.root)
+    assert [ranks.position(entry) for entry in mine] == [2, 4, 6]
     assert spread(share.root) == 0.0

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.settings import RoutingSettings, Settings, Strategy
-from headrace.core.share import Entry
-from headrace.core.share_view import places, position
+from headrace.core.share import Entry, Node
+from headrace.core.share_view import Ranks, places
 from tests.core.script import Stage, arrive, done, engine
 from tests.core.test_fairness import tree
 
@@ -24,7 +25,18 @@ def test_one_pass_sees_what_asking_for_each_sees(users: list[str], random: Rando
         entries[name] = share.push(name, (user, str(number % 2)), (float(random.randrange(4)), 0.0))
     for name in random.sample(sorted(entries), len(entries) // 3):
         share.remove(entries.pop(name))
-    assert dict(places(share.root)) == {name: position(share.root, entry) for name, entry in entries.items()}
+    ranks = Ranks(share.root)
+    assert dict(places(share.root)) == {name: ranks.position(entry) for name, entry in entries.items()}
+    assert dict(places(share.root)) == {name: _counted(entry, entries.values()) for name, entry in entries.items()}
+
+
+def _counted(entry: Entry[str], everybody: Iterable[Entry[str]]) -> int:
+    """The same counted one by one: all flows take turns, each begins with its first."""
+    flows: dict[Node[str], list[Entry[str]]] = {}
+    for other in sorted(everybody, key=lambda other: other.order):
+        flows.setdefault(other.leaf, []).append(other)
+    turn = flows[entry.leaf].index(entry) + 1
+    return sum(min(turn, len(flow)) for flow in flows.values())
 
 
 def test_every_waiting_request_has_its_place() -> None:

@@ -215,6 +215,36 @@ def test_a_long_job_is_not_overtaken_for_ever() -> None:
     assert serve(stage, 4) == ["first", "early", "long", "late"]
 
 
+def test_what_is_learned_later_does_not_overtake_what_was_guessed() -> None:
+    """The first are queued while nobody knows how long answers are; they are short, and later ones come after them."""
+    stage = Stage(engine("a"), settings=fair())
+    for number in range(4):
+        stage.do(0.0, arrive(f"x{number}", output_cap=4000))
+    for number in range(4, 8):
+        stage.do(stage.now + 1.0, done(next(iter(stage.running)), completion=2))
+        stage.do(stage.now, arrive(f"x{number}", output_cap=4000))
+    serve(stage, 4)
+    assert [name for name, _ in stage.sent] == [f"x{number}" for number in range(8)]
+
+
+def test_a_deadline_after_the_longest_wait_orders_nothing() -> None:
+    """A client's usual timeout of ten minutes does not put its plain requests before its streams, which have none."""
+    stage = Stage(engine("a"))
+    for ticket, deadline in (("first", None), ("stream", None), ("plain", 600.0), ("soon", 50.0)):
+        stage.do(0.0, arrive(ticket, deadline=deadline))
+    assert serve(stage, 4) == ["first", "soon", "stream", "plain"]
+
+
+def test_ageing_ends_before_the_wait_does() -> None:
+    """However long it says it will be, a request goes before what came after half of its longest wait."""
+    stage = Stage(engine("a"))
+    stage.do(0.0, arrive("first", queue_timeout=1e6))
+    stage.do(0.0, arrive("huge", prompt_tokens=10**6))
+    stage.do(29.0, arrive("early", prompt_tokens=10))
+    stage.do(31.0, arrive("late", prompt_tokens=10))
+    assert serve(stage, 4) == ["first", "early", "huge", "late"]
+
+
 def test_the_cap_of_a_user_leaves_room_for_others() -> None:
     """With two places for each user a flood fills two, and the third stays for whoever comes."""
     stage = Stage(engine("a", 3), settings=fair(user_in_flight=2))
