@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import sys
+from collections.abc import Mapping
+
 from headrace.core.scaling import Advice, Demand
 from headrace.core.weighing import Candidate
 from headrace.model import BreakerState, Instance, InstanceView
@@ -71,14 +75,19 @@ def candidate_out(candidate: Candidate) -> CandidateOut:
         draining=view.draining,
         speed_tokens_per_second=round(view.speed, 1) or None,
         reliability=round(view.reliability, 3),
-        load=round(candidate.load, 1),
+        load=_finite({"load": candidate.load})["load"],
         in_flight=view.in_flight,
         limit=view.max_concurrent,
         unstarted_tokens=view.unstarted_tokens,
         prefill_seconds_per_token=candidate.terms["prefill_seconds_per_token"],
-        scores=dict(candidate.scores),
-        terms=dict(candidate.terms),
+        scores=_finite(candidate.scores),
+        terms=_finite(candidate.terms),
     )
+
+
+def _finite(numbers: Mapping[str, float]) -> dict[str, float]:
+    """JSON has no infinity, which weights of an extreme size lead to."""
+    return {name: value if math.isfinite(value) else sys.float_info.max for name, value in numbers.items()}
 
 
 def summary_out(summary: Summary) -> SummaryOut:
