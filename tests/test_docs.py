@@ -30,6 +30,7 @@ _ROUTES = (
     "/v1/embeddings",
     "/v1/queue/me",
     "/v1/queue/my-request-id",
+    "/admin/dlq/replay",
 )
 
 

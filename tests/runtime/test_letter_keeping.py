@@ -78,7 +78,7 @@ async def test_new_letters_are_told_together_and_without_what_was_asked() -> Non
         await later(5.0)
         letters.add(letter("c"))
         await engine.got(2)
-    first, second = (request.json() for request in engine.requests)
+    first, second = (json.loads(request.body) for request in engine.requests)
     assert (first["type"], first["missed"]) == ("dead_letters", 0)
     assert [one["request_id"] for one in first["letters"]] == ["a", "b"]
     assert [one["request_id"] for one in second["letters"]] == ["c"]

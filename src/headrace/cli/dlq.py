@@ -242,9 +242,7 @@ def replay(
 
     which = _filter(reason, only_model, tenant, user, service_class, tried, since, until, limit)
     if gateway is not None:
-        asked = by_gateway.Asked(
-            ids=tuple(ids or ()), which=which, model=model, instance=instance, rate=rate, webhook=webhook
-        )
+        asked = by_gateway.Asked(tuple(ids or ()), which, model, instance, rate, webhook)
         well = by_gateway.replay(gateway, key, asked, detach=detach, dry_run=dry_run)
     elif instance or webhook or detach:
         raise Refused("--instance, --webhook and --detach need --gateway: the gateway itself sends its letters then")

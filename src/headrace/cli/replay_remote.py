@@ -19,7 +19,7 @@ LOOK_EVERY = 1.0
 _OVER = ("answered", "failed", "skipped")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Asked:
     """What is to be sent again, and how."""
 

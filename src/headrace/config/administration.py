@@ -36,7 +36,7 @@ class AdminSection(Section):
     allow_addresses: tuple[Annotated[str, AfterValidator(_listable)], ...] = Field(
         (),
         max_length=1000,
-        description="Where instances given by API may be, as [10.0.0.0/8, gpu-*.lab]; empty: anywhere but link-local.",
+        description="Where instances and webhooks given by API may be, as [10.0.0.0/8, *.lab]; empty: not link-local.",
     )
     key_variables: tuple[Variable, ...] = Field(
         ("*_API_KEY",),

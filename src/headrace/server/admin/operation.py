@@ -70,7 +70,7 @@ def operation_routes(port: AdminPort) -> APIRouter:
 
 
 def _status(port: AdminPort, uptime: float) -> Status:
-    snapshot = port.snapshot()
+    snapshot, letters = port.snapshot(), port.dead_letters
     views = {view.id: view for view in snapshot.instances}
     return Status(
         status=_word(snapshot),
@@ -85,7 +85,9 @@ def _status(port: AdminPort, uptime: float) -> Status:
         totals=dict(snapshot.totals),
         service_by_user={user: round(service, 1) for user, service in snapshot.service.items()},
         jain=rounded(snapshot.jain),
-        dead_letters=DeadLettersOut(kept=port.dead_letters.count, evicted=port.dead_letters.evicted),
+        dead_letters=DeadLettersOut(
+            kept=letters.count, evicted=letters.evicted, aged_out=letters.aged_out, degraded=letters.degraded
+        ),
         metrics_stale=[view.id for view in snapshot.instances if view.metrics_stale],
         instances=[instance_out(entry, views.get(entry.instance.id)) for entry in port.registry.instances],
     )

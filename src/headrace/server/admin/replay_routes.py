@@ -27,6 +27,12 @@ _JSON = "application/json"
 def replay_routes(port: LettersPort) -> APIRouter:
     """The routes."""
     router = APIRouter()
+    _add_ordering(router, port)
+    _add_watching(router, port)
+    return router
+
+
+def _add_ordering(router: APIRouter, port: LettersPort) -> None:
     replays = port.replays
 
     @router.post(
@@ -52,6 +58,10 @@ def replay_routes(port: LettersPort) -> APIRouter:
             raise error_for(rate_limited(message, 5.0)) from None
         return _answer(replay, 202, {"location": f"/admin/dlq/replays/{replay.id}"})
 
+
+def _add_watching(router: APIRouter, port: LettersPort) -> None:
+    replays = port.replays
+
     @router.get("/replays", summary="The replays that are remembered", response_model=ReplaysOut)
     async def list_replays() -> Response:
         known = [shown(replay, ()) for replay in replays.all]
@@ -72,8 +82,6 @@ def replay_routes(port: LettersPort) -> APIRouter:
         answer = _answer(replay, 200, {}, slice(0))
         await replays.cancel(replay)
         return _answer(replay, 200, {}) if replay.id in {kept.id for kept in replays.all} else answer
-
-    return router
 
 
 def _answer(

@@ -57,6 +57,27 @@ class InstancePatch(Section):
     metadata: dict[str, str] | None = None
 
 
+class InstanceShape(BaseModel):
+    """What is configured of an instance. Keys are never shown, only their variables."""
+
+    id: str
+    source: str = Field(description="config, admin, or discovered:URL.")
+    address: str
+    engine: str
+    models: list[str] = Field(description="As they are configured.")
+    tier: str
+    capacity: float
+    weight: float
+    max_concurrent: int
+    adaptive: bool
+    window_tokens: int | None
+    api_key_env: str | None
+    metrics: str | None
+    forward_priority: bool
+    resume: bool
+    metadata: dict[str, str]
+
+
 class InstanceState(BaseModel):
     """How an instance is doing."""
 
@@ -77,25 +98,8 @@ class InstanceState(BaseModel):
     engine_kv: float | None = Field(description="Share of its KV cache in use, as it last said.")
 
 
-class InstanceOut(InstanceState):
-    """A registered instance: what is configured, and how it is doing. Keys are never shown, only their variables."""
-
-    id: str
-    source: str = Field(description="config, admin, or discovered:URL.")
-    address: str
-    engine: str
-    models: list[str] = Field(description="As they are configured.")
-    tier: str
-    capacity: float
-    weight: float
-    max_concurrent: int
-    adaptive: bool
-    window_tokens: int | None
-    api_key_env: str | None
-    metrics: str | None
-    forward_priority: bool
-    resume: bool
-    metadata: dict[str, str]
+class InstanceOut(InstanceState, InstanceShape):
+    """A registered instance: what is configured, then how it is doing."""
 
 
 class Instances(BaseModel):
@@ -128,10 +132,12 @@ class StageOut(BaseModel):
 
 
 class DeadLettersOut(BaseModel):
-    """How many dead letters are kept, and had to go for others."""
+    """How many dead letters are kept, and had to go for others or for their age."""
 
     kept: int
     evicted: int
+    aged_out: int
+    degraded: bool = Field(description="They cannot be written; those since then are in memory only.")
 
 
 class Status(BaseModel):
