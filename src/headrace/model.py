@@ -440,6 +440,8 @@ class Learned:
     reliability: float = 1.0
     prefill_seconds: float | None = None
     """Seconds per prompt token; None while unknown."""
+    token_seconds: float | None = None
+    """Seconds per output token with little load; None while unknown."""
     limit: float | None = None
     """The in-flight limit that was found; None where it is fixed."""
     opens_in: float | None = None

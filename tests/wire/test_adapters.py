@@ -141,6 +141,7 @@ def test_each_endpoint_has_its_path() -> None:
         (Engine.TGI, "/health"),
         (Engine.TENSORRT, "/health"),
         (Engine.OLLAMA, "/api/version"),
+        (Engine.LMSTUDIO, "/v1/models"),
     ],
 )
 def test_a_health_check_costs_no_tokens_and_has_the_key(engine: Engine, path: str) -> None:

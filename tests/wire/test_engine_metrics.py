@@ -340,7 +340,7 @@ def test_a_page_is_bounded() -> None:
 def test_engines_without_metrics_are_known() -> None:
     """Asking for the metrics of an engine that has none is a mistake of the caller's."""
     others = [engine for engine in Engine if not reports_metrics(engine)]
-    assert set(others) == {Engine.OPENAI, Engine.OLLAMA, Engine.ECHO, Engine.WORKER}
+    assert set(others) == {Engine.OPENAI, Engine.OLLAMA, Engine.LMSTUDIO, Engine.ECHO, Engine.WORKER}
     for engine in others:
         with pytest.raises(ValueError, match=engine.value):
             said(engine, "x 1\n")

@@ -19,6 +19,7 @@ COMMANDS = {
     "bench": "headrace.cli.bench:bench",
     "dlq": "headrace.cli.dlq:dlq",
     "instances": "headrace.cli.instances:instances",
+    "discover": "headrace.cli.discover:discover",
     "mock-engine": "headrace.cli.mock_engine:mock_engine",
     "simulate": "headrace.cli.simulate:simulate",
     "version": "headrace.cli.version:version",

@@ -5,31 +5,26 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from urllib.error import URLError
-from urllib.request import ProxyHandler, Request, build_opener
 
+from headrace.cli import Refused
+from headrace.cli.engine_listing import Asker
 from headrace.cli.options import Chosen
 from headrace.cli.tables import model_names
 from headrace.config import Config, InstanceSection, ModelEntry
 from headrace.model import Engine, Instance, Tier
+from headrace.wire.discovery import look
 
 ASK_SECONDS = 2.0
-ASK_BYTES = 1024 * 1024
 SHOWN_MODELS = 6
 
 
 def ask_models(instance: Instance, key: str | None) -> tuple[str, ...]:
     """The names an engine lists at `/v1/models` within two seconds; empty when it cannot say."""
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    request = Request(f"{instance.address}/v1/models", headers=headers)  # noqa: S310  # addresses are http(s)
     try:
-        with build_opener(ProxyHandler({})).open(request, timeout=ASK_SECONDS) as response:
-            body: object = json.loads(response.read(ASK_BYTES))
-    except (URLError, OSError, ValueError):
+        found = look(Asker(instance.address, key, ASK_SECONDS), Engine.OPENAI)
+    except Refused:
         return ()
-    data = body.get("data") if isinstance(body, dict) else None
-    names = [entry.get("id") for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
-    return tuple(name for name in names if isinstance(name, str) and 0 < len(name) <= 256)
+    return found.models if found is not None else ()
 
 
 def listed_models(config: Config) -> dict[str, tuple[str, ...]]:

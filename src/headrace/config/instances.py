@@ -11,7 +11,7 @@ from headrace.config.sections import Count, Place, Section, Weight, switch
 from headrace.model import Engine, Instance, ServedModel, Tier
 from headrace.wire.adapters import GOING_ON
 
-EngineName = Literal["openai", "vllm", "llamacpp", "sglang", "tgi", "tensorrt", "ollama", "echo"]
+EngineName = Literal["openai", "vllm", "llamacpp", "sglang", "tgi", "tensorrt", "ollama", "lmstudio", "echo"]
 
 _KNOWS_PRIORITY = ("vllm", "sglang")
 _RESUMED = ("vllm", "sglang", "llamacpp")
@@ -62,7 +62,7 @@ class InstanceSection(Section):
     )
     engine: EngineName = Field(
         "openai",
-        description="openai (anything like it), vllm, llamacpp, sglang, tgi, tensorrt, ollama, or echo (built in).",
+        description="openai (anything like it), vllm, llamacpp, sglang, tgi, tensorrt, ollama, lmstudio, or echo.",
     )
     models: tuple[Annotated[ModelEntry, BeforeValidator(model_entry, json_schema_input_type=str | ModelEntry)], ...] = (
         Field(

@@ -274,7 +274,7 @@ class MockEngine:
             self._check_key(request)
         except Refused as error:
             return web.Response(status=error.status, body=error.body, content_type="application/json")
-        entry = {"id": self.model, "object": "model", "created": 0, "owned_by": "mock", "root": self.model}
+        entry = {"id": self.model, "object": "model", "created": 0, "owned_by": "vllm", "root": self.model}
         entry["max_model_len"] = self._timing.kv_tokens
         return web.json_response({"object": "list", "data": [entry]})
 

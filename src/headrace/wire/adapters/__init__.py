@@ -3,6 +3,7 @@
 from headrace.model import Engine
 from headrace.wire.adapters.contract import Adapter, Decoder, EngineRequest
 from headrace.wire.adapters.llamacpp import llamacpp
+from headrace.wire.adapters.lmstudio import lmstudio
 from headrace.wire.adapters.ollama import OllamaAdapter
 from headrace.wire.adapters.openai import OpenAIAdapter
 from headrace.wire.adapters.sglang import sglang
@@ -23,6 +24,7 @@ _ADAPTERS: dict[Engine, Adapter] = {
     Engine.TENSORRT: tensorrt(),
     Engine.LLAMACPP: llamacpp(),
     Engine.OLLAMA: OllamaAdapter(),
+    Engine.LMSTUDIO: lmstudio(),
 }
 
 
