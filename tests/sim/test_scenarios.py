@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -14,7 +15,17 @@ from headrace.sim.scenarios import SCENARIOS
 from headrace.sim.suite import POLICIES, Result, Suite
 
 SLACK = 0.2
-SHORT = {"S1": 60.0, "S2": 90.0, "S2-96": 90.0, "S3": 80.0, "S4": 90.0, "S5-overload": 60.0, "S6": 60.0}
+SHORT = {
+    "S1": 60.0,
+    "S2": 90.0,
+    "S2-96": 90.0,
+    "S3": 80.0,
+    "S4": 90.0,
+    "S4-half": 90.0,
+    "S4-double": 90.0,
+    "S5-overload": 60.0,
+    "S6": 60.0,
+}
 """Seconds; the others are run in full."""
 PARTS = {part.name: part for parts in SCENARIOS.values() for part in parts}
 HEAVY = {"S5-overload", "S8-hints"}
@@ -53,6 +64,15 @@ def test_a_target_is_met(name: str, target: str) -> None:
     assert verdict.within(SLACK), f"{verdict.value:.4g}, not {verdict.target.sense} {verdict.target.limit:g}"
 
 
+@pytest.mark.parametrize("name", ["S4-half", "S4-double"])
+def test_a_wrong_price_that_is_not_calibrated_misses(name: str) -> None:
+    """Without what the machine shows the same scenarios miss their targets: these can tell the difference."""
+    told = short(name)
+    fairness = replace(told.settings.fairness, calibrate=False)
+    fixed = replace(told, settings=replace(told.settings, fairness=fairness))
+    assert not all(verdict.ok for verdict in Suite().result(fixed, "fair", [1]).verdicts)
+
+
 def test_names_of_scenarios_and_references_exist() -> None:
     """Each reference names a policy and clients that there are; each part belongs to the scenario it is named after."""
     for name, parts in SCENARIOS.items():
@@ -62,6 +82,7 @@ def test_names_of_scenarios_and_references_exist() -> None:
             for target in part.targets:
                 if target.of is not None:
                     assert target.of.policy in POLICIES
+                    assert target.of.instead is None or target.of.instead == PARTS[target.of.instead.name]
                     assert set(target.of.without) <= clients
 
 

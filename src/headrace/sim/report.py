@@ -77,7 +77,8 @@ def limit(target: Target) -> str:
     of = ""
     if target.of is not None:
         whom = f" without {', '.join(target.of.without)}" if target.of.without else ""
-        of = f" x {target.of.policy}{whom}"
+        where = f" in {target.of.instead.name}" if target.of.instead is not None else ""
+        of = f" x {target.of.policy}{whom}{where}"
     return f"{target.sense.value} {target.limit:,g}{of}"
 
 

@@ -64,6 +64,8 @@ class Reference:
     policy: str = "pass_through"
     without: tuple[str, ...] = ()
     """Clients left out."""
+    instead: Scenario | None = None
+    """Another scenario, run for as long; None: the same one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,10 @@ from dataclasses import replace
 
 import msgspec
 
+from headrace.core.settings import FairnessSettings, Settings
 from headrace.model import ServiceClass
 from headrace.sim.profile import A100, H100, SLOW
-from headrace.sim.scenario import Machine, Outage, Reference, Scenario, Sense, Target
+from headrace.sim.scenario import PATIENT, Machine, Outage, Reference, Scenario, Sense, Target
 from headrace.sim.workload import (
     Burst,
     Client,
@@ -142,6 +143,21 @@ def _s4() -> Scenario:
     )
 
 
+def _s4_wrong(name: str, ratio: float) -> Scenario:
+    """The same, told a price of output tokens that is wrong by a factor of two at first: both get what they got."""
+    right = Reference("fair", instead=_s4())
+    return replace(
+        _s4(),
+        name=name,
+        title=f"the same, an output token taken for {ratio:g} prompt tokens at first",
+        settings=Settings(queue=PATIENT, fairness=FairnessSettings(output_price=ratio)),
+        targets=tuple(
+            Target(name=f"gpu_{client}", metric=f"gpu_seconds[{client}]", limit=0.9, sense=Sense.AT_LEAST, of=right)
+            for client in ("prefill", "decode")
+        ),
+    )
+
+
 def _s5(name: str, hot: Client, machines: tuple[Machine, ...], duration: float, least: float) -> Scenario:
     affinity = Reference("pass_through_affinity")
     others = Client(
@@ -263,7 +279,7 @@ def _built() -> dict[str, tuple[Scenario, ...]]:
         "S1": (_s1(),),
         "S2": (_s2("S2", None, 2.0, "pass_through"), _s2("S2-96", KNEE, 3.0, "fifo")),
         "S3": (_s3(),),
-        "S4": (_s4(),),
+        "S4": (_s4(), _s4_wrong("S4-half", 1.0), _s4_wrong("S4-double", 4.0)),
         "S5": _s5_parts(),
         "S6": (_s6(),),
         "S7": (_s7(),),

@@ -114,6 +114,8 @@ class Suite:
         return value / reference if reference else float("nan")
 
     def _reference(self, of: Reference, scenario: Scenario, seed: int) -> Mapping[str, float]:
+        if of.instead is not None:
+            scenario = of.instead.shorter(scenario.duration)
         key = (scenario.name, of.policy, of.without, scenario.duration, seed)
         if key not in self._measured:
             self._metrics(self._run(scenario, of.policy, of.without, seed), of.without)
