@@ -78,22 +78,17 @@ def discover(
     if not dry_run and same_place(client.url) == same_place(address):
         raise Refused(f"{address} is the gateway itself; give the address of an engine")
     if remove:
-        taken = [_remove(client, entry) for entry in _own(_registered(client), address)]
-        _say_removed(taken, address, as_json=as_json)
+        _take_back(client, address, as_json=as_json)
         return
     found = _find(address, kind, api_key_env)
     if not as_json:
         print("\n".join(lines(found, address)))
-    step = None if dry_run else plan(found, address, _registered(client))
+    step: Step | None = None
     warnings: Sequence[str] = ()
-    if step is not None:
-        body = {
-            "id": name,
-            "tier": tier.value,
-            "max_concurrent": max_concurrent or found.slots,
-            "api_key_env": api_key_env,
-        }
-        step, warnings = carry_out(client, step, found, address, body)
+    if not dry_run:
+        at_once = max_concurrent or found.slots
+        new = {"id": name, "tier": tier.value, "max_concurrent": at_once, "api_key_env": api_key_env}
+        step, warnings = carry_out(client, plan(found, address, _registered(client)), found, address, new)
     if as_json:
         print(json.dumps(document(found, address, step, warnings), ensure_ascii=False))
     elif step is not None:
@@ -218,15 +213,13 @@ def _served(entry: Mapping[str, object]) -> list[str]:
     return [str(text).rpartition("=")[2] for text in models] if isinstance(models, list) else []
 
 
-def _remove(client: AdminClient, entry: Mapping[str, object]) -> str:
-    name = str(entry.get("id"))
-    client.delete(instance_path(name))
-    return name
-
-
-def _say_removed(taken: Sequence[str], address: str, *, as_json: bool) -> None:
+def _take_back(client: AdminClient, address: str, *, as_json: bool) -> None:
+    """Remove what was registered from `address`, and say so."""
+    taken = [str(entry.get("id")) for entry in _own(_registered(client), address)]
+    for name in taken:
+        client.delete(instance_path(name))
     if as_json:
-        print(json.dumps({"address": address, "removed": list(taken)}))
+        print(json.dumps({"address": address, "removed": taken}))
     elif taken:
         print(f"removed {', '.join(taken)}")
     else:
