@@ -69,6 +69,8 @@ class Stage:
         """Call ids by the name of the ticket that led them first."""
         self.running: dict[str, Dispatch] = {}
         """The running attempt of each call, by the call's name."""
+        self.hedges: dict[str, Dispatch] = {}
+        """The second one, where there is one."""
         self.sent: list[tuple[str, str]] = []
         """Every dispatch so far as (call's name, instance)."""
         self.settled: dict[str, Settle] = {}
@@ -83,7 +85,9 @@ class Stage:
         self.now = now
         event = fact(self) if callable(fact) else fact
         if isinstance(event, Finished):
-            self.running = {name: d for name, d in self.running.items() if (d.call, d.attempt) != _attempt(event)}
+            for name, attempt in [*self.running.items(), *self.hedges.items()]:
+                if (attempt.call, attempt.attempt) == _attempt(event):
+                    self._over(name, attempt.attempt)
         orders = self.scheduler.handle(event, now)
         return [text for order in orders if (text := self._obey(order))]
 
@@ -107,13 +111,14 @@ class Stage:
                 return f"look up {self.name(call)}"
             case Dispatch(call, attempt, instance):
                 name = self.name(call)
-                assert name not in self.running, f"{name} already runs"
-                self.running[name] = order
+                runs = self.hedges if order.hedge else self.running
+                assert name not in runs, f"{name} already runs"
+                runs[name] = order
                 self.sent.append((name, instance.id))
-                return f"dispatch {name} #{attempt} {instance.id}"
+                return f"{'hedge' if order.hedge else 'dispatch'} {name} #{attempt} {instance.id}"
             case Abort(call, attempt):
                 name = self.name(call)
-                assert self.running.pop(name).attempt == attempt
+                self._over(name, attempt)
                 return f"abort {name} #{attempt}"
             case Settle(ticket, _, ending):
                 assert ticket not in self.settled, f"{ticket} settled twice"
@@ -130,6 +135,15 @@ class Stage:
                 return ""
             case _:
                 assert_never(order)
+
+    def _over(self, name: str, attempt: int) -> None:
+        """An attempt of a call is over; a second one that goes on is the running one from now on."""
+        if name in self.hedges and self.hedges[name].attempt == attempt:
+            del self.hedges[name]
+            return
+        assert self.running.pop(name).attempt == attempt
+        if name in self.hedges:
+            self.running[name] = self.hedges.pop(name)
 
     # ------------------------------------------------------------------ what can be asked
 
@@ -188,9 +202,9 @@ def leave(ticket: str) -> Event:
     return Cancelled(ticket)
 
 
-def begun(name: str) -> Fact:
-    """The fact that the first content of a call is here."""
-    return lambda stage: Started(stage.calls[name], _number(stage, name))
+def begun(name: str, attempt: int | None = None) -> Fact:
+    """The fact that the first content of a call is here; None: of its first running attempt."""
+    return lambda stage: Started(stage.calls[name], attempt or _number(stage, name))
 
 
 def more(name: str, tokens: int) -> Fact:
@@ -208,14 +222,15 @@ def looked(name: str, hit: bool) -> Fact:
     return lambda stage: Looked(stage.calls[name], hit)
 
 
-def done(name: str, prompt: int = 1, completion: int = 1) -> Fact:
+def done(name: str, prompt: int = 1, completion: int = 1, attempt: int | None = None) -> Fact:
     """The fact that a call's attempt succeeded."""
-    return lambda stage: Finished(stage.calls[name], _number(stage, name), Outcome(Cause.OK, Usage(prompt, completion)))
+    outcome = Outcome(Cause.OK, Usage(prompt, completion))
+    return lambda stage: Finished(stage.calls[name], attempt or _number(stage, name), outcome)
 
 
-def failed(name: str, cause: Cause = Cause.SERVER_ERROR, **outcome: Any) -> Fact:
+def failed(name: str, cause: Cause = Cause.SERVER_ERROR, attempt: int | None = None, **outcome: Any) -> Fact:
     """The fact that a call's attempt did not succeed."""
-    return lambda stage: Finished(stage.calls[name], _number(stage, name), Outcome(cause, **outcome))
+    return lambda stage: Finished(stage.calls[name], attempt or _number(stage, name), Outcome(cause, **outcome))
 
 
 def totals(stage: Stage) -> Mapping[str, int]:

@@ -6,73 +6,15 @@ each resource is looked at on its own, so that a leak is named by the test that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 
 import pytest
 
-from headrace.core.limits import LimitRule
-from headrace.core.settings import (
-    BreakerSettings,
-    FairnessSettings,
-    LimitSettings,
-    QueueSettings,
-    RecoverySettings,
-    Settings,
-)
-from headrace.model import AnswerForm, Cause, Draining, Ending, Probed, Reconfigured, ServiceClass, Usage
+from headrace.model import Cause, Draining, Ending, Probed, Reconfigured, ServiceClass, Usage
+from tests.core.hedged_ways import HEDGED_WAYS
 from tests.core.inventory import RESOURCES, holdings
-from tests.core.script import Stage, arrive, begun, done, engine, failed, leave, looked, more, sealed
-
-Way = Callable[["Play"], None]
-
-_SETTINGS = Settings(
-    fairness=FairnessSettings(user_in_flight=5),
-    queue=QueueSettings(size=3),
-    breaker=BreakerSettings(threshold=2, recovery=20.0),
-    recovery=RecoverySettings(max_attempts=2, cooldown=3.0),
-    limits=LimitSettings(
-        per_user=LimitRule(requests_per_minute=100, tokens_per_minute=100_000, concurrency=50),
-        per_tenant=LimitRule(concurrency=50),
-    ),
-)
-
-
-class Play(Stage):
-    """A stage that knows how many callers there are and how the answer travels."""
-
-    def __init__(self, shared: bool, streamed: bool) -> None:
-        engines = engine("a", 1, window_tokens=500, resume=True), engine("b", 1, resume=True)
-        super().__init__(*engines, settings=_SETTINGS)
-        self.shared = shared
-        self.streamed = streamed
-
-
-def asked(stage: Play, **more_of_it: object) -> None:
-    """The request r, and in half of the plays a second caller who shares its call."""
-    form = AnswerForm.STREAM if stage.streamed else AnswerForm.WHOLE
-    for name, user in (("r", "ann"), ("s", "bob"))[: 1 + stage.shared]:
-        extra = {"key": "k", "prompt_tokens": 100, "form": form, **more_of_it}
-        stage.do(stage.now, arrive(name, user, **extra))
-
-
-def all_leave(stage: Play) -> None:
-    """Every caller goes, the leader first."""
-    for name in ("r", "s"):
-        stage.do(stage.now, leave(name))
-
-
-def occupied(stage: Play) -> None:
-    """Both instances work on something else."""
-    stage.do(0.0, arrive("x", "zed"))
-    stage.do(0.0, arrive("y", "zed"))
-
-
-def freed(stage: Play) -> None:
-    """What else was running ends."""
-    for name in ("x", "y"):
-        if name in stage.running:
-            stage.do(stage.now, done(name))
+from tests.core.plays import Play, Way, all_leave, asked, freed, occupied
+from tests.core.script import arrive, begun, done, engine, failed, leave, looked, more, sealed
 
 
 def answered(stage: Play) -> None:
@@ -365,6 +307,7 @@ _WAYS: dict[str, Way] = {
     )
 }
 _WAYS |= {f"failed_{cause}": failed_for_good(cause, committed=False) for cause in Cause if cause is not Cause.OK}
+_WAYS |= HEDGED_WAYS
 _WAYS |= {f"broke_{cause}": failed_for_good(cause, committed=True) for cause in (Cause.BROKEN_STREAM, Cause.TIMEOUT)}
 
 

@@ -231,7 +231,7 @@ class Misbehaving(RuleBasedStateMachine):
     @rule(which=_COUNT, cause=st.sampled_from(Cause))
     def report_what_is_over(self, which: int, cause: Cause) -> None:
         """Stale and invented facts change nothing."""
-        over = [order for order in self.past if self.world.running.get(order.call) is not order]
+        over = [order for order in self.past if order not in self.world.running.values()]
         call, attempt = (over[which % len(over)].call, over[which % len(over)].attempt) if over else ("call-0", 1)
         self.world.tell(Woke())
         facts: list[Event] = [

@@ -63,10 +63,10 @@ class World:
         """Living and settled tickets that were accepted, with their call."""
         self.endings: dict[str, Ending] = {}
         self.buried: Counter[str] = Counter()
-        self.running: dict[str, Dispatch] = {}
-        """By call."""
-        self.states: dict[str, InstanceState] = {}
-        """The state that each running call's place belongs to: it may have left the fleet meanwhile."""
+        self.running: dict[tuple[str, int], Dispatch] = {}
+        """By call and attempt; two of one call where the second is a hedge."""
+        self.states: dict[tuple[str, int], InstanceState] = {}
+        """The state that each running attempt's place belongs to: it may have left the fleet meanwhile."""
         self.look_ups: list[str] = []
         self.attempts: Counter[str] = Counter()
         self.begun: dict[str, bool] = {}
@@ -105,11 +105,11 @@ class World:
             case Arrived(request):
                 self.requests[request.id] = request
             case Finished(call, attempt):
-                if call in self.running and self.running[call].attempt == attempt:
+                if (call, attempt) in self.running:
                     outcome = event.outcome
                     if outcome.committed or call in self.begun:
                         self.begun[call] = outcome.resumable
-                    del self.running[call], self.states[call]
+                    del self.running[call, attempt], self.states[call, attempt]
             case Probed(instance, healthy, busy):
                 if healthy:
                     self.strikes[instance] = 0
@@ -147,8 +147,8 @@ class World:
             case Dispatch():
                 self._sent(order)
             case Abort(call, attempt):
-                assert self.running.pop(call).attempt == attempt, "only what runs is aborted"
-                del self.states[call]
+                assert (call, attempt) in self.running, "only what runs is aborted"
+                del self.running[call, attempt], self.states[call, attempt]
             case Settle():
                 self._settled(order)
             case Bury(letter):
@@ -166,7 +166,9 @@ class World:
 
     def _sent(self, order: Dispatch) -> None:
         call, instance = order.call, order.instance
-        assert call not in self.running, "one attempt at a time"
+        beside = [other.instance.id for (of, _), other in self.running.items() if of == call]
+        assert len(beside) == order.hedge, "one attempt at a time, or a hedge beside one"
+        assert instance.id not in beside, "a hedge goes elsewhere"
         members = self.members(call)
         assert members, "somebody waits for it"
         for request in members:
@@ -183,9 +185,9 @@ class World:
         assert match(instance, order.model) == order.upstream_model
         assert self.strikes[instance.id] < 3, "an instance that is down is left alone"
         assert instance.id not in self.drained, "one that is drained gets nothing new"
-        self.running[call] = order
-        self.states[call] = self.scheduler._fleet.states[instance.id]
-        flying = sum(1 for state in self.states.values() if state is self.states[call])
+        self.running[call, order.attempt] = order
+        state = self.states[call, order.attempt] = self.scheduler._fleet.states[instance.id]
+        flying = sum(1 for other in self.states.values() if other is state)
         assert flying <= instance.max_concurrent, "in flight never exceeds the limit"
         node = self.scheduler._book.calls[call].leaf if call in self.scheduler._book.calls else None
         while node is not None:
@@ -227,14 +229,16 @@ class World:
 
     def _check_places(self) -> None:
         held = holdings(self.scheduler, self.gone)
-        assert held["gate_in_flight"] == len(self.running) == held["share_in_flight_root"]
+        calls_running = len({call for call, _ in self.running})
+        assert held["gate_in_flight"] == len(self.running)
+        assert held["share_in_flight_root"] == calls_running, "a hedge is the same request of the same user"
         per_state = Counter(id(state) for state in self.states.values())
         for state in [*self.scheduler._fleet.states.values(), *self.gone]:
             assert state.gate.in_flight == per_state[id(state)], "released = acquired"
         view = self.scheduler.snapshot(self.now)
         calls = view.queued + view.running + view.waiting_retry + view.looking
         assert calls == len(self.scheduler._book.calls)
-        assert view.running == len(self.running)
+        assert view.running == calls_running
         assert view.queued == held["backlog"] == held["queued_root"] == held["backlog_classes"]
         assert view.following == len(self.alive()) - calls
 

@@ -7,6 +7,7 @@ from headrace.core.settings import (
     BreakerSettings,
     FairnessSettings,
     Fallback,
+    HedgeSettings,
     LimitSettings,
     ModelSettings,
     PolicyName,
@@ -32,6 +33,7 @@ ENGINES = (
     Instance(id="e", max_concurrent=12, models=(_ANY,), window_tokens=100, adaptive=True, resume=True),
     Instance(id="f", max_concurrent=9, models=(_ANY,), adaptive=True),
 )
+_HEDGE = HedgeSettings(after=0.0, budget=1.0)
 _SPILL = {ServiceClass.INTERACTIVE: 0.0, ServiceClass.NORMAL: 3.0}
 _MODELS = ModelSettings(
     names={"else": VirtualModel(models=("m1", "m2"), weights=(1.0, 2.0)), "one": VirtualModel(models=("m1",))},
@@ -49,7 +51,7 @@ def world_settings(
         queue=QueueSettings(size=6, per_user=4, timeouts=dict.fromkeys(ServiceClass, 30.0)),
         breaker=BreakerSettings(threshold=2, recovery=10.0, max_backoff=4.0),
         recovery=RecoverySettings(max_attempts=3, budget_reserve=4.0, cooldown=2.0, backoff=0.5, backoff_cap=2.0),
-        routing=RoutingSettings(strategy=strategy, spill_after=_SPILL if led else {}),
+        routing=RoutingSettings(strategy=strategy, spill_after=_SPILL if led else {}, hedge=_HEDGE if led else None),
         models=_MODELS if led else ModelSettings(),
         limits=limits,
     )

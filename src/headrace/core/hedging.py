@@ -97,11 +97,11 @@ class Hedger:
     def place_for(self, call: Call, now: float) -> InstanceState | None:
         """Where a second attempt of `call` goes now, paid from the budget; None: there is to be none.
 
-        Its first one still runs, has shown nothing and was to be looked at by now; the caller allows another attempt.
+        Its first one still runs, has shown nothing and was to be looked at by now; its callers allow another attempt.
         """
         if call.state is not State.RUNNING or call.first is not None or call.hedge is not None:
             return None
-        if call.hedging is None or call.hedging.pending or call.pool.tree.root.queued or not _allowed(call):
+        if call.hedging is None or call.hedging.pending or call.pool.tree.root.queued or not _allowed(call, now):
             return None
         tokens = call.request.prompt_tokens
         state = self._router.second(call, now) if tokens <= self._saved else None
@@ -113,7 +113,10 @@ class Hedger:
         return None if pool.first_tokens is None else pool.first_tokens.late
 
 
-def _allowed(call: Call) -> bool:
-    """Another attempt beside the running one is within the caller's bound."""
+def _allowed(call: Call, now: float) -> bool:
+    """Another attempt beside the running one is within the bounds of those who wait for it."""
     most = call.leader.request.max_attempts
-    return most is None or call.failures + call.spent + 2 <= most
+    if most is not None and call.failures + call.spent + 2 > most:
+        return False
+    deadlines = (ticket.request.deadline for ticket in call.members.values())
+    return all(deadline is None or now < deadline for deadline in deadlines)
