@@ -84,6 +84,8 @@ class Resender:
 
     def __call__(self, event: Event, decisions: Sequence[Decision], now: float) -> None:  # noqa: ARG002 - an observer
         """Note what would be buried of the letters under way."""
+        if not self._under_way:
+            return
         for decision in decisions:
             if isinstance(decision, Bury):
                 number = decision.letter.request.letter
