@@ -16,15 +16,16 @@ import msgspec
 import structlog
 
 
-def configure(level: str, form: str) -> None:
+def configure(level: str, form: str, worker: int | None = None) -> None:
     """Log to standard error from `level` on; `form` is console, json, or auto: console on a terminal.
 
-    Libraries are heard from warnings on.
+    Libraries are heard from warnings on. `worker` is this process's number where there are several.
     """
     threshold = logging.getLevelNamesMapping()[level.upper()]
     first: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         _stamp,
+        *(() if worker is None else (_numbered(worker),)),
     ]
     last = _rendering(console=form == "console" or (form == "auto" and sys.stderr.isatty()))
     structlog.configure(
@@ -54,6 +55,14 @@ def _stamp(_logger: object, _method: str, event: structlog.typing.EventDict) -> 
     now = time_ns()
     event["timestamp"] = f"{_second(now // 1_000_000_000)}.{now // 1_000 % 1_000_000:06d}Z"
     return event
+
+
+def _numbered(worker: int) -> structlog.typing.Processor:
+    def number(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        event.setdefault("worker", worker)
+        return event
+
+    return number
 
 
 @lru_cache(maxsize=2)

@@ -30,6 +30,9 @@ def serve(
         str | None, typer.Option(help="Only this engine: echo, a URL, or KIND=URL (vllm, llamacpp, ollama, openai).")
     ] = None,
     model: Annotated[str | None, typer.Option(help="The model that --engine serves; else any name.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Processes that share the port, 1 by default. Linux only.")
+    ] = None,
     policy: Annotated[str | None, typer.Option(help="fair, round_robin or fifo.")] = None,
     talk: Annotated[bool, typer.Option("--chat", help="Also talk to it in this terminal.")] = False,
     insecure: Annotated[
@@ -45,25 +48,32 @@ def serve(
     from headrace.cli.greeting import greeting, listed_models, sample_model, with_listed
     from headrace.cli.logs import configure
 
-    flags: dict[str, object] = {
-        "server.port": port,
-        "server.host": host,
-        "server.insecure": insecure or None,
-        "server.log_level": log_level or ("warning" if talk else None),
-        "scheduling.policy": policy,
-    }
+    flags: dict[str, object] = {"server.port": port, "server.host": host, "server.workers": workers}
+    flags["server.insecure"] = insecure or None
+    flags["server.log_level"] = log_level or ("warning" if talk else None)
+    flags["scheduling.policy"] = policy
     chosen = choose(config, os.environ, flags, engine=engine, model=model)
     configure(chosen.config.server.log_level, chosen.config.server.log_format)
     listed = listed_models(chosen.config)
     chosen = with_listed(chosen, listed, os.environ)
     sample = sample_model(chosen.config, listed)
-    noted = _journal(journal, plain=journal_names)
     print("\n".join(greeting(chosen, __version__)), flush=True)
+    _start(chosen.config, sample, journal, plain=journal_names, talk=talk)
 
-    _run(chosen.config, sample, noted, talk=talk)
+
+def _start(config: Config, sample: str, journal: Path | None, *, plain: bool, talk: bool) -> None:
+    """One process, or several."""
+    if config.server.workers == 1:
+        _run(config, sample, open_journal(journal, plain=plain), talk=talk)
+    elif talk:
+        raise Refused("--chat goes with one worker only")
+    else:
+        from headrace.cli.serve_workers import serve_workers
+
+        raise typer.Exit(serve_workers(config, sample, journal, plain=plain))
 
 
-def _journal(path: Path | None, *, plain: bool) -> Journal | None:
+def open_journal(path: Path | None, *, plain: bool) -> Journal | None:
     """The journal that is asked for. Raises Refused when it cannot be written."""
     from headrace.runtime.journal import Journal
 
@@ -90,9 +100,7 @@ def _run(config: Config, sample: str, journal: Journal | None, *, talk: bool) ->
     try:
         listener = listen(server.host, server.port)
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        taken = "; another port is chosen with --port, 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
-        raise Refused(f"cannot listen on {server.host}:{server.port} ({reason}){taken}") from error
+        raise no_address(config, error) from error
     url = base_url(server.host, listener.getsockname()[1])
     print("\n".join(invitation(url, sample)), flush=True)
     if talk:
@@ -102,6 +110,13 @@ def _run(config: Config, sample: str, journal: Journal | None, *, talk: bool) ->
         return await build(config, registry=registry, journal=journal).start()
 
     raise typer.Exit(run(open_gateway, server_settings(config), registry, listener))
+
+
+def no_address(config: Config, error: OSError) -> Refused:
+    """That, and why, the address cannot be listened on."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    taken = "; another port is chosen with --port, 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
+    return Refused(f"cannot listen on {config.server.host}:{config.server.port} ({reason}){taken}")
 
 
 def server_settings(config: Config) -> ServerSettings:
@@ -120,6 +135,7 @@ def server_settings(config: Config) -> ServerSettings:
         queue_note_after=server.queue_comment_after_seconds,
         queue_note_every=server.queue_comment_every_seconds,
         drain_grace=server.drain_seconds,
+        workers=server.workers,
         admin=AdminSettings(key=config.admin_key(), listed=admin.listed(), key_variables=admin.key_variables),
     )
 

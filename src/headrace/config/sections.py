@@ -33,6 +33,9 @@ class ServerSection(Section):
 
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    workers: int = Field(
+        1, ge=1, le=256, description="Processes that share the port, each with its part of every instance. Linux only."
+    )
     insecure: bool = Field(
         default=False,
         description="Listen on other than loopback although there are no keys: whoever reaches it may use it.",

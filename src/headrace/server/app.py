@@ -95,4 +95,4 @@ def _administration(gateway: GatewayPort, settings: ServerSettings, intake: Inta
 
         return build_admin(port, AdminRules(settings.admin.listed, settings.admin.key_variables))
 
-    return AdminDoor(load, settings.admin.key, intake).routes()
+    return AdminDoor(load, settings.admin.key, intake, settings.workers).routes()

@@ -3,12 +3,15 @@
 * `/live`: the process answers. Always 200.
 * `/ready`: it would take work now: 503 while draining and while no instance is healthy. Decide by this one.
 * `/health`: what is going on, for people and dashboards. Always 200; `status` says ok, degraded or draining.
-* `/metrics`: Prometheus text, or OpenMetrics to those who ask for it.
+* `/metrics`: Prometheus text, or OpenMetrics to those who ask for it; of all workers where there are several.
 """
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
+import structlog
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
@@ -17,14 +20,19 @@ from headrace.model import Snapshot
 from headrace.server.exchange import Exchange
 from headrace.server.ports import GatewayPort
 from headrace.server.refusals import answer_json
+from headrace.server.siblings import Siblings
+
+_log = structlog.get_logger("headrace.server")
 
 
 class Health:
     """Handlers for the paths above."""
 
-    def __init__(self, gateway: GatewayPort, registry: CollectorRegistry) -> None:
+    def __init__(self, gateway: GatewayPort, registry: CollectorRegistry, siblings: Siblings | None = None) -> None:
         self._gateway = gateway
         self._registry = registry
+        self._siblings = siblings
+        self._asking: set[asyncio.Task[None]] = set()
         self.stopping = False
         """The process was told to stop; `/ready` says so before anything else happens."""
 
@@ -53,10 +61,25 @@ class Health:
 
     def metrics(self, exchange: Exchange) -> None:
         """`GET /metrics`."""
-        encode, content_type = choose_encoder(exchange.header("accept") or "")
-        body = encode(self._registry)
-        exchange.start(200, [("content-type", content_type), ("content-length", str(len(body)))])
-        exchange.finish(body)
+        accept = exchange.header("accept") or ""
+        if self._siblings is None:
+            _answer_page(exchange, accept, self.page(accept))
+            return
+        task = asyncio.get_running_loop().create_task(self._answer_for_all(exchange, accept, self._siblings))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    def page(self, accept: str) -> bytes:
+        """This process's metrics in the form that an Accept header asks for."""
+        encode, _ = choose_encoder(accept)
+        return encode(self._registry)
+
+    async def _answer_for_all(self, exchange: Exchange, accept: str, siblings: Siblings) -> None:
+        try:
+            _answer_page(exchange, accept, await siblings.page(accept))
+        except Exception:  # noqa: BLE001 - the task's outer edge
+            _log.exception("metrics failed")
+            exchange.abort()
 
     def _status(self, snapshot: Snapshot) -> str:
         if self.stopping or snapshot.draining:
@@ -68,6 +91,12 @@ class Health:
 
 
 _FRESH = (("cache-control", "no-store"),)
+
+
+def _answer_page(exchange: Exchange, accept: str, body: bytes) -> None:
+    _, content_type = choose_encoder(accept)
+    exchange.start(200, [("content-type", content_type), ("content-length", str(len(body)))])
+    exchange.finish(body)
 
 
 def _view(snapshot: Snapshot) -> dict[str, object]:

@@ -26,6 +26,7 @@ from headrace.server.app import build_app
 from headrace.server.health import Health
 from headrace.server.ports import GatewayPort
 from headrace.server.settings import ServerSettings
+from headrace.server.siblings import Siblings
 
 KEEP_ALIVE = 75
 """Seconds an idle connection is kept: longer than clients keep theirs, so that they never write into a dead one."""
@@ -93,10 +94,31 @@ class DrainingServer(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one. Raises OSError when it cannot be had."""
+def reserve(host: str, port: int) -> socket.socket:
+    """A socket that holds an address for several that will `listen` there with `shared`, and itself takes nothing.
+
+    Port 0 takes a free one. Raises OSError when it cannot be had, or when somebody listens there already.
+    """
+    listen(host, port).close()
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.create_server(address[:2], family=family, backlog=2048)
+    holder = socket.socket(family, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        holder.bind(address[:2])
+    except OSError:
+        holder.close()
+        raise
+    return holder
+
+
+def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A listening socket; port 0 takes a free one. Raises OSError when it cannot be had.
+
+    Several processes may listen at the same address if each says `shared`; the system deals connections out to them.
+    """
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.create_server(address[:2], family=family, backlog=2048, reuse_port=shared)
     listener.setblocking(False)
     # Connections inherit it. asyncio sets it only for sockets that were made with the protocol's number; without it an
     # answer whose head and body are two writes waits 40 ms for the peer's delayed acknowledgement.
@@ -104,9 +126,11 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def make_server(gateway: GatewayPort, settings: ServerSettings, registry: CollectorRegistry) -> DrainingServer:
+def make_server(
+    gateway: GatewayPort, settings: ServerSettings, registry: CollectorRegistry, health: Health | None = None
+) -> DrainingServer:
     """A server in front of `gateway`; serve it with `await server.serve(sockets=[listen(...)])`."""
-    health = Health(gateway, registry)
+    health = health or Health(gateway, registry)
     config = uvicorn.Config(
         build_app(gateway, settings, registry, health),
         http=_http_protocol(),
@@ -155,11 +179,20 @@ async def serve(
     settings: ServerSettings,
     registry: CollectorRegistry,
     listener: socket.socket,
+    siblings: Siblings | None = None,
 ) -> None:
-    """Serve until told to stop, then close the gateway. Signals are handled in the main thread only."""
+    """Serve until told to stop, then close the gateway. Signals are handled in the main thread only.
+
+    `siblings` are the other workers, where there are any.
+    """
+    health = Health(gateway, registry, siblings)
     try:
-        await make_server(gateway, settings, registry).serve(sockets=[listener])
+        if siblings is not None:
+            await siblings.open(health.page)
+        await make_server(gateway, settings, registry, health).serve(sockets=[listener])
     finally:
+        if siblings is not None:
+            await siblings.close()
         try:
             async with asyncio.timeout(OVERTIME):
                 await gateway.close()
@@ -184,6 +217,7 @@ def run(
     settings: ServerSettings,
     registry: CollectorRegistry,
     listener: socket.socket,
+    siblings: Siblings | None = None,
 ) -> int:
     """Serve in a new event loop (uvloop where there is one); returns the exit code.
 
@@ -193,7 +227,7 @@ def run(
     async def main() -> None:
         gateway = await open_gateway()
         spare_the_collector()
-        await serve(gateway, settings, registry, listener)
+        await serve(gateway, settings, registry, listener, siblings)
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(main())

@@ -44,5 +44,7 @@ class ServerSettings:
     """Seconds between two such words."""
     drain_grace: float = 30.0
     """What the running requests get when the process is told to stop."""
+    workers: int = 1
+    """Processes like this one behind the same port."""
     admin: AdminSettings = field(default_factory=AdminSettings)
     """The admin API."""

@@ -28,6 +28,8 @@ from headrace.server.refusals import refuse_early
 _log = structlog.get_logger("headrace.admin")
 
 _DOCUMENTS = ("/docs", "/openapi.json")
+_SHARED, _OWN = "/admin/dlq", "/admin/dlq/replay"
+"""What all workers have in common, and what of it is carried out by one."""
 _LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 
 
@@ -38,12 +40,14 @@ class AdminDoor:
         load: makes the application; called once, in a thread.
         key: what a caller must present; None: only this machine is let in.
         intake: reads bodies under the front door's bounds.
+        workers: processes like this one; where there are several, what would change only this one is refused.
     """
 
-    def __init__(self, load: Callable[[], ASGIApp], key: str | None, intake: Intake) -> None:
+    def __init__(self, load: Callable[[], ASGIApp], key: str | None, intake: Intake, workers: int = 1) -> None:
         self._load = load
         self._key = key
         self._intake = intake
+        self._workers = workers
         self._loading: asyncio.Task[ASGIApp] | None = None
 
     @property
@@ -87,7 +91,19 @@ class AdminDoor:
         if self._key is not None and exchange.path.startswith(_DOCUMENTS) and exchange.method in ("GET", "HEAD"):
             return None
         fault = refusal(self._key, Asking(exchange.method, exchange.peer, exchange.header))
-        return fault or _unreadable(exchange)
+        return fault or self._partial(exchange) or _unreadable(exchange)
+
+    def _partial(self, exchange: AsgiExchange) -> Fault | None:
+        """Why a change is refused that the other workers would not hear of. Dead letters are the same for all."""
+        path = exchange.path
+        shared = path.startswith(_SHARED) and not path.startswith(_OWN)
+        if self._workers == 1 or shared or exchange.method in ("GET", "HEAD"):
+            return None
+        message = (
+            f"This gateway runs {self._workers} workers, and this would reach one of them only. Change the "
+            "configuration file and restart, or run one worker."
+        )
+        return invalid_request(message, status=409)
 
     async def _application(self) -> ASGIApp:
         """The application, made by whoever comes first."""
