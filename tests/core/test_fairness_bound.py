@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core.share import Charge, Entry
+from headrace.core.share import Charge, Entry, Hint
 from tests.core.test_fairness import Tree, anywhere, finish, nodes, take, tree
 
 
@@ -27,11 +27,13 @@ class Flow:
     corrected: float = 0.0
 
 
-def keep_two_queued(share: Tree, flow: Flow) -> None:
-    """A backlogged flow never runs out."""
+def keep_two_queued(share: Tree, flow: Flow, chance: Random) -> None:
+    """A backlogged flow never runs out; some of what it asks is said to be short, or urgent."""
     while sum(entry.queued for entry in flow.entries) < 2:
         flow.entries = [entry for entry in flow.entries if entry.queued]
-        flow.entries.append(share.push(flow.name, ("normal", flow.name)))
+        late = chance.choice([None, chance.uniform(0.0, 10.0)])
+        hint = Hint(chance.uniform(0.0, flow.largest), chance.random() < 0.7, late)
+        flow.entries.append(share.push(flow.name, ("normal", flow.name), hint=hint))
 
 
 @settings(max_examples=60, deadline=None)
@@ -44,22 +46,22 @@ def keep_two_queued(share: Tree, flow: Flow) -> None:
 def test_flows_that_stay_backlogged_differ_by_the_bound(
     seed: int, weights: list[float], slack: float, slots: int
 ) -> None:
-    """Charges, corrections, removals, other users coming and going: the difference stays below the stated bound."""
+    """Charges, corrections, removals, hints, other users coming and going: the difference stays below the bound."""
     chance = Random(seed)
     flows = {f"f{n}": Flow(f"f{n}", weight, chance.choice([1.0, 10.0, 30.0])) for n, weight in enumerate(weights)}
     share = tree(lambda path: flows[path[-1]].weight if path[-1] in flows else 1.0, slack=slack)
     guests: list[Charge[str]] = []
     for _ in range(400):
         for flow in flows.values():
-            keep_two_queued(share, flow)
+            keep_two_queued(share, flow, chance)
         if chance.random() < 0.1:
             share.push("guest", ("normal", f"g{chance.randrange(5)}"))
         if chance.random() < 0.1:
             flow = chance.choice(list(flows.values()))
             share.remove(chance.choice(flow.entries))
-            keep_two_queued(share, flow)
+            keep_two_queued(share, flow, chance)
         blocked = chance.random() < 0.2 and chance.choice(list(flows))
-        pick = share.pick(lambda item, blocked=blocked: None if item == blocked else item)  # type: ignore[misc]
+        pick = share.pick(lambda item, blocked=blocked: None if item == blocked else item, 0.0, 5.0)  # type: ignore[misc]
         if pick is not None:
             name = pick.entry.item
             cost = chance.uniform(0.0, flows[name].largest) if name in flows else 5.0
