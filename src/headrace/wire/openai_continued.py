@@ -31,7 +31,19 @@ that repeats itself, which it would do token by token."""
 class ContinuedDecoder:
     """The second half of a streamed answer. Feed it what the network brings, then `finish` it once."""
 
-    __slots__ = ("_chat", "_inner", "_known", "_part", "_repeated", "_spent", "ended", "started", "tokens", "usage")
+    __slots__ = (
+        "_chat",
+        "_inner",
+        "_known",
+        "_part",
+        "_repeated",
+        "_spent",
+        "_twice",
+        "ended",
+        "started",
+        "tokens",
+        "usage",
+    )
 
     def __init__(self, call: OpenAICall, part: Continuation) -> None:
         self._inner = OpenAIDecoder(call)
@@ -41,6 +53,8 @@ class ContinuedDecoder:
         """What the engine might send once more; "" once it has begun otherwise."""
         self._repeated = part.text[len(self._known) :]
         """What it makes anew although callers have it."""
+        self._twice = 0
+        """Tokens that were made anew, as far as they stood alone in their chunks."""
         self._spent = part.spent(call.output_cap)
         self.started = self.ended = False
         self.tokens = 0
@@ -55,13 +69,14 @@ class ContinuedDecoder:
 
     def finish(self, clean: bool) -> tuple[Sequence[Frame], Outcome]:
         """The last frames, and how the attempt ended, with the usage of the whole answer."""
-        frames, outcome = self._inner.finish(clean)
+        rest, outcome = self._inner.finish(clean)
         self._follow()
+        frames = self._rewritten(rest)
         if outcome.usage is not None:
             outcome = replace(outcome, usage=self._total(outcome.usage))
         if outcome.cause is Cause.OK and self._spent:
             outcome = replace(outcome, cacheable=False)
-        return self._rewritten(frames), outcome
+        return frames, outcome
 
     def _follow(self) -> None:
         inner = self._inner
@@ -116,6 +131,7 @@ class ContinuedDecoder:
         while same < min(len(text), len(self._repeated)) and text[same] == self._repeated[same]:
             same += 1
         self._repeated = self._repeated[same:] if same == len(text) else ""
+        self._twice += same == len(text)
         return text[same:]
 
     def _total(self, usage: Usage) -> Usage:
@@ -123,8 +139,8 @@ class ContinuedDecoder:
         before = self._part.usage
         prompt = before.prompt
         if before.estimated and not usage.estimated:
-            prompt = max(1, usage.prompt - before.completion)
-        made = 0 if self._spent else usage.completion
+            prompt = max(1, usage.prompt - (before.completion - self._twice))
+        made = 0 if self._spent else max(0, usage.completion - self._twice)
         return Usage(
             prompt=prompt,
             completion=before.completion + made,
