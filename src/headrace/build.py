@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Self
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 from headrace.config import Config
 from headrace.core.scaling import Action, Advice, Demand, evaluate
@@ -18,6 +18,7 @@ from headrace.runtime.backend import Backend, Timeouts
 from headrace.runtime.client import new_client
 from headrace.runtime.demand import DemandMeter
 from headrace.runtime.gateway import Gateway, Reply
+from headrace.runtime.instance_memory import InstanceMemory
 from headrace.runtime.journal import Journal
 from headrace.runtime.latencies import Latencies
 from headrace.runtime.letter_keeping import LetterKeeping
@@ -83,7 +84,10 @@ class Headrace:
         self.replays, self._keeping = self._letter_parts(config, registry)
         self._prober, self._scraper = self._watchers(config, random)
         self._polls = config.metrics.enabled
-        self.registry = Registry(instances, self.gateway.step, follow=self._follow, key=self._key)
+        self.registry = Registry(
+            instances, self.gateway.step, follow=self._follow, key=self._key, changed=self._registry_changed
+        )
+        self._memory = self._instance_memory(config, registry)
 
     def _watchers(self, config: Config, random: Random) -> tuple[Prober, Scraper]:
         """What looks at the engines beside the traffic."""
@@ -94,6 +98,19 @@ class Headrace:
         polls = ScrapeSettings(interval=config.metrics.poll_seconds, path=config.metrics.path)
         prober = Prober(step, client, self._keys, checks, self._http.pulses.__getitem__, random)
         return prober, Scraper(step, client, self._keys, polls, random)
+
+    def _instance_memory(self, config: Config, registry: CollectorRegistry) -> InstanceMemory | None:
+        """What keeps the registered instances and what is learned of all; None: they end with the process."""
+        path = config.dead_letters.path
+        if path is None:
+            return None
+        memory = InstanceMemory(sqlite_url(path), self.registry, self.gateway.step, self.gateway.learned)
+        Gauge(
+            "headrace_instance_memory_degraded",
+            "1: registered instances and what is learned of all cannot be kept.",
+            registry=registry,
+        ).set_function(lambda: float(memory.degraded))
+        return memory
 
     def _letter_parts(self, config: Config, registry: CollectorRegistry) -> tuple[Replays, LetterKeeping]:
         """What sends dead letters again, and what is done with them in the background."""
@@ -113,7 +130,10 @@ class Headrace:
         self._keeping.start()
         if self._journal is not None:
             self._journal.start()
-        self.registry.restore((), ())
+        if self._memory is None:
+            self.registry.restore((), ())
+        else:
+            await self._memory.open()
         self._demand.begin([entry.instance.id for entry in self.registry.instances], self.gateway.now)
         return self
 
@@ -149,6 +169,10 @@ class Headrace:
         if advice.action is Action.UP:
             self._demand.asked_for_more(now)
         return advice, demand
+
+    async def saved(self) -> bool:
+        """Write the changes of the registry now, if they are kept; False: they could not be written."""
+        return self._memory is None or await self._memory.flush()
 
     def open(self, request: Request, reader: Reader) -> Reply:
         """Take a request; see `Gateway.open`."""
@@ -199,9 +223,15 @@ class Headrace:
         await self.replays.close()
         await self._keeping.close()
         await self.gateway.close()
+        if self._memory is not None:
+            await self._memory.close()
         if self._journal is not None:
             await self._journal.close()
         await self._upstream.close()
+
+    def _registry_changed(self) -> None:
+        if self._memory is not None:
+            self._memory.changed()
 
     def _follow(self, instances: Sequence[Instance]) -> None:
         """The set of instances changes: keys, checks and polls are those of the new one."""

@@ -9,6 +9,7 @@ from headrace.core.instance_state import MAX_NAMES, InstanceState
 from headrace.core.naming import match
 from headrace.core.planting import PlantTree
 from headrace.core.pool import Pool
+from headrace.core.remembering import learned_of, recall
 from headrace.core.settings import Settings
 from headrace.model import Instance, Learned
 
@@ -62,11 +63,11 @@ class Fleet:
         for each in learned:
             state = self.states.get(each.instance)
             if state is not None:
-                state.recall(each, now)
+                recall(state, each, now)
 
     def learned(self, now: float) -> tuple[Learned, ...]:
         """What is worth knowing of all instances after a restart."""
-        return tuple(state.learned(now) for state in self.states.values())
+        return tuple(learned_of(state, now) for state in self.states.values())
 
     def pool(self, model: str) -> Pool | None:
         """The pool that serves `model`; None when no instance does."""

@@ -153,10 +153,13 @@ class Gate:
         """Requests that may be in flight."""
         return self.limiter.limit
 
-    def recall(self, prefill_seconds: float | None, limit: float | None) -> None:
+    def recall(self, prefill_seconds: float | None, token_seconds: float | None, limit: float | None) -> None:
         """Take over what was found out before a restart; None: nothing was."""
         if prefill_seconds is not None:
             self.prefill_seconds, self.prefill_known = min(max(prefill_seconds, _FASTEST), _SLOWEST), True
+        if token_seconds is not None:
+            self.pace.recall(token_seconds)
+            self.limiter.looked()
         if limit is not None:
             self.limiter.recall(limit)
 

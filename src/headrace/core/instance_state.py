@@ -30,7 +30,6 @@ from headrace.model import (
     EngineReport,
     Instance,
     InstanceView,
-    Learned,
     Outcome,
     OutcomeKind,
     Probed,
@@ -86,6 +85,7 @@ class InstanceState:
         "breaker",
         "cooldown_because",
         "cooldown_since",
+        "cooldown_status",
         "cooldown_until",
         "draining",
         "gate",
@@ -118,6 +118,8 @@ class InstanceState:
         self.cooldown_since = 0.0
         self.cooldown_because = ""
         """The cause of the attempt that began the last cooldown."""
+        self.cooldown_status: int | None = None
+        """What the engine answered to it."""
         self._slow_start = settings.routing.slow_start
         self.ramp: Ramp | None = None
         """Set when it comes back (see `core.ramp`); `Pool.holds_back` says whether it matters."""
@@ -216,31 +218,11 @@ class InstanceState:
         self.breaker.reset()
         self.cooldown_until = self.asked_until = 0.0
 
-    def learned(self, now: float) -> Learned:
-        """What is worth knowing of it after a restart."""
-        gate, opened = self.gate, self.breaker.state(now) is not BreakerState.CLOSED
-        return Learned(
-            instance=self.instance.id,
-            speed=self.speed,
-            reliability=self.reliability,
-            prefill_seconds=gate.prefill_seconds if gate.prefill_known else None,
-            limit=gate.limiter.found,
-            opens_in=self.breaker.opens_in(now) if opened else None,
-            wait=self.breaker.wait if opened else 0.0,
-            cooldown=max(0.0, self.cooldown_until - now),
-        )
-
-    def recall(self, learned: Learned, now: float) -> None:
-        """Take over what was learned before a restart. Values that make no sense are brought within bounds."""
-        self.speed = max(0.0, learned.speed)
-        self.reliability = min(max(learned.reliability, 0.0), 1.0)
-        self.gate.recall(learned.prefill_seconds, learned.limit)
-        if learned.opens_in is not None:
-            self.breaker.recall(learned.opens_in, learned.wait, now)
-        if learned.cooldown > 0:
-            self.cooldown_until = self.asked_until = now + learned.cooldown
-            self.cooldown_since, self.cooldown_because = now, "recalled"
-            self.comes_back(self.cooldown_until)
+    def rest(self, seconds: float, now: float) -> None:
+        """Leave it alone, as an earlier process had found better."""
+        self.cooldown_until = self.asked_until = now + seconds
+        self.cooldown_since, self.cooldown_because = now, "recalled"
+        self.comes_back(self.cooldown_until)
 
     def acquire(
         self,
@@ -370,7 +352,7 @@ class InstanceState:
     def _cool(self, outcome: Outcome, asked: float | None, settings: RecoverySettings, now: float) -> None:
         if self.cooldown_until <= now:
             self.cooldown_since = now
-        self.cooldown_because = outcome.cause.value
+        self.cooldown_because, self.cooldown_status = outcome.cause.value, outcome.status
         wait = settings.cooldown
         if asked is not None:
             wait = max(wait, min(asked, settings.cooldown_cap))

@@ -29,6 +29,8 @@ _FULL = 0.25
 """Prices are learned while so much of it is in use: a lone stream's token costs a whole step."""
 _FEW = 2
 _LITTLE = 0.3
+_QUICKEST, _SLOWEST = 1e-4, 2.0
+"""Seconds per token between which what an earlier process had found is believed."""
 _ENOUGH = 2000.0
 """Tokens from which the decode cost is believed."""
 
@@ -75,6 +77,10 @@ class Pace:
         self._prompt_tokens = 0.0
         self._busy = self._made = 0.0
         """Machine seconds of decoding, and tokens made in them, both decaying."""
+
+    def recall(self, base: float) -> None:
+        """Begin with what an earlier process found as `base`."""
+        self.base = min(max(base, _QUICKEST), _SLOWEST)
 
     @property
     def tpot(self) -> float | None:

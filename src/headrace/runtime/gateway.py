@@ -32,6 +32,7 @@ from headrace.model import (
     Flow,
     Instance,
     Join,
+    Learned,
     Looked,
     LookUp,
     Remember,
@@ -136,6 +137,10 @@ class Gateway:
         """How `request` would be placed now; nothing is taken or sent. None: no instance serves its model."""
         return self._scheduler.weigh_up(request, self._now())
 
+    def learned(self) -> tuple[Learned, ...]:
+        """What is worth knowing of the instances after a restart."""
+        return self._scheduler.learned(self._now())
+
     @property
     def now(self) -> float:
         """The scheduler's clock."""
@@ -212,8 +217,8 @@ class Gateway:
                 self._join(decision)
             case WakeAt(when):
                 self._wake_at(when, now)
-            case Abort(call):
-                self._flights[call].abort()
+            case Abort(call, attempt):
+                self._flights[call].abort(attempt)
             case LookUp(call, fingerprint):
                 self._look_up(call, fingerprint, now)
             case Remember(call, fingerprint):

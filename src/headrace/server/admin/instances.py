@@ -23,6 +23,8 @@ from headrace.server.admin.ports import AdminPort
 from headrace.server.admin.shapes import InstanceAnswer, InstanceIn, InstanceOut, InstancePatch, Instances, Removed
 from headrace.server.admin.showing import instance_out, models_of
 
+_NOT_KEPT = "This could not be written to the file and is forgotten when headrace is restarted; the log says why."
+
 
 def instance_routes(port: AdminPort, listed: Allowed, key_variables: Collection[str]) -> APIRouter:
     """The routes. `listed` is where instances may be, `key_variables` which variables may hold their keys."""
@@ -47,17 +49,20 @@ def instance_routes(port: AdminPort, listed: Allowed, key_variables: Collection[
 
     @router.delete("/{id}", summary="Remove an instance; what runs there ends there")
     async def remove_instance(id: str) -> Removed:  # noqa: A002
-        return Removed(id=id, warnings=list(desk.registry.remove(desk.known(id).instance.id)))
+        warnings = desk.registry.remove(desk.known(id).instance.id)
+        return Removed(id=id, warnings=[*warnings, *await desk.kept()])
 
     @router.post("/{id}/drain", summary="Send nothing new there; what runs ends")
     async def drain_instance(id: str) -> InstanceAnswer:  # noqa: A002
         desk.registry.drain(desk.known(id).instance.id)
-        return InstanceAnswer(instance=desk.one(id))
+        warnings = await desk.kept()
+        return InstanceAnswer(instance=desk.one(id), warnings=list(warnings))
 
     @router.post("/{id}/undrain", summary="Send to it again")
     async def undrain_instance(id: str) -> InstanceAnswer:  # noqa: A002
         desk.registry.undrain(desk.known(id).instance.id)
-        return InstanceAnswer(instance=desk.one(id))
+        warnings = await desk.kept()
+        return InstanceAnswer(instance=desk.one(id), warnings=list(warnings))
 
     return router
 
@@ -92,7 +97,7 @@ class _Desk:
         """Check and register. Raises HeadraceError for what may not be (400) or is there already (409)."""
         words = await self._check(given, ())
         instance = given.as_instance(free_id(self.registry, given))
-        warnings = self.registry.add(instance, given.source)
+        warnings = (*self.registry.add(instance, given.source), *await self.kept())
         return InstanceAnswer(instance=self.one(instance.id), warnings=[*words, *warnings])
 
     async def change(self, name: str, given: InstancePatch) -> InstanceAnswer:
@@ -102,8 +107,12 @@ class _Desk:
         held = () if before.api_key_env is None else (before.api_key_env,)
         words = await self._check(section, held if section.address == before.address else ())
         self.known(name)  # it may have gone while its address was looked up
-        warnings = self.registry.replace(name, section.as_instance(name))
+        warnings = (*self.registry.replace(name, section.as_instance(name)), *await self.kept())
         return InstanceAnswer(instance=self.one(name), warnings=[*words, *warnings])
+
+    async def kept(self) -> tuple[str, ...]:
+        """Have a change written; what to say if it cannot be."""
+        return () if await self._port.saved() else (_NOT_KEPT,)
 
     def _views(self) -> Mapping[str, InstanceView]:
         return {view.id: view for view in self._port.snapshot().instances}

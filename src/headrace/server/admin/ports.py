@@ -47,6 +47,10 @@ class AdminPort(LettersPort, Protocol):
         """Whether more or fewer instances are needed, and what that rests on."""
         ...
 
+    async def saved(self) -> bool:
+        """Have the changes of the registry written where they are kept; False: they could not be."""
+        ...
+
     def step(self, event: Event) -> None:
         """Tell the scheduler that a breaker was worked by hand."""
         ...
