@@ -30,6 +30,15 @@ _ROUTES = (
     "/v1/embeddings",
     "/v1/queue/me",
     "/v1/queue/my-request-id",
+    "/admin/instances",
+    "/admin/instances/gpu-2",
+    "/admin/instances/gpu-2/drain",
+    "/admin/circuit-breakers/gpu-1/trip",
+    "/admin/circuit-breakers/gpu-1/reset",
+    "/admin/status",
+    "/admin/balancer/debug",
+    "/admin/metrics/summary",
+    "/admin/scaling/evaluate",
     "/admin/dlq/replay",
 )
 
@@ -73,11 +82,12 @@ def test_commands_exist(words: list[str]) -> None:
         assert {word for word in rest if "=" not in word} <= targets()
     elif program == "curl":
         url = next(word for word in rest if word.startswith("http"))
-        assert url.removeprefix("http://127.0.0.1:8080") in _ROUTES
+        path = url.removeprefix("http://127.0.0.1:8080").partition("?")[0]
+        assert path in _ROUTES
     else:
         assert program == ".venv/bin/headrace"
         assert rest[0] in COMMANDS
-        name = rest[:2] if rest[0] == "dlq" else rest[:1]
+        name = rest[:2] if rest[0] in ("dlq", "instances") else rest[:1]
         text = help_of(*name)
         assert all(option in text for option in rest if option.startswith("--"))
         files = [ROOT / word for word in rest if word.endswith(".yaml")]

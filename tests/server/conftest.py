@@ -6,7 +6,16 @@ import pytest
 
 from tests.server import fakes
 
-ON_BOTH_DOORS = {"test_admin", "test_app", "test_connection", "test_intake", "test_queue", "test_streams", "test_v1"}
+ON_BOTH_DOORS = {
+    "test_admin",
+    "test_admin_instances",
+    "test_app",
+    "test_connection",
+    "test_intake",
+    "test_queue",
+    "test_streams",
+    "test_v1",
+}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

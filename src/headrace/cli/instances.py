@@ -70,23 +70,16 @@ def add_instance(
     as_json: AsJson = False,
 ) -> None:
     """Register an instance; it is used at once, and again after a restart of the gateway."""
-    given: dict[str, object] = {
-        "id": name,
-        "address": address,
-        "engine": engine,
-        "models": model or None,
-        "tier": tier.value,
-        "capacity": capacity,
-        "weight": weight,
-        "max_concurrent": _count(max_concurrent),
-        "window_tokens": _count(window_tokens),
-        "api_key_env": api_key_env,
-        "metadata": dict(_label(text) for text in metadata or ()),
-    }
+    given: dict[str, object] = {"id": name, "address": address, "engine": engine, "models": model or None}
+    given |= {"tier": tier.value, "capacity": capacity, "weight": weight, "api_key_env": api_key_env}
+    given |= {"max_concurrent": _count(max_concurrent), "metadata": dict(_label(text) for text in metadata or ())}
     body = {field: value for field, value in given.items() if value is not None}
-    if window_tokens == "none":
-        body["window_tokens"] = None
-    answer = AdminClient(gateway, key).post("/instances", body)
+    if window_tokens is not None:
+        body["window_tokens"] = _count(window_tokens)
+    _added(AdminClient(gateway, key).post("/instances", body), as_json=as_json)
+
+
+def _added(answer: Mapping[str, object], *, as_json: bool) -> None:
     if as_json:
         _print(answer)
         return

@@ -72,6 +72,12 @@ class AdminSection(Section):
             raise ConfigError(f"admin.api_key_env: {self.api_key_env} holds characters that no header may carry")
         return key
 
+    def warnings(self, key: str | None) -> tuple[str, ...]:
+        """What is probably not meant, of the key that is in force."""
+        if key is None or len(key) >= SHORT_KEY:
+            return ()
+        return (f"The admin key can be guessed: it has fewer than {SHORT_KEY} characters (try `openssl rand -hex 24`).",)
+
     def variables(self, env: Mapping[str, str]) -> dict[str, str]:
         """The variables that may hold keys of instances given by API, with their values. Never log this."""
         return {

@@ -63,7 +63,6 @@ def build_admin(port: AdminPort, rules: AdminRules) -> FastAPI:
     """The application for one gateway."""
     app = FastAPI(
         title="headrace admin API",
-        summary="Operate a running gateway.",
         description=_ABOUT,
         version=__version__,
         docs_url=None,

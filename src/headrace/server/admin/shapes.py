@@ -85,7 +85,12 @@ class InstanceState(BaseModel):
     draining: bool
     breaker: str = Field(description="closed, open or half_open.")
     breaker_opens_in_seconds: float = Field(description="Until it may be probed; 0 while closed.")
+    breaker_open_seconds: float = Field(description="Since it opened; 0 while closed.")
+    breaker_changes: dict[str, int] = Field(description="How often it went into each state.")
     cooldown_seconds: float = Field(description="It is left alone so much longer.")
+    cooldown_reason: str = Field(description='How the attempt ended that began it, as rate_limited; "": none.')
+    slow_start: int | None = Field(description="Requests it may have for now, having just come back; null: all.")
+    load: float = Field(description="Sum of the weights of what it is working on.")
     gate: str = Field(description="open, or why nothing more is sent to it now.")
     in_flight: int
     limit: int = Field(description="Requests it may have now; below max_concurrent while that is being found.")
@@ -169,7 +174,8 @@ class CandidateOut(BaseModel):
     shut: str = Field(description='Why nothing may be sent at all: draining, down, breaker, cooldown; "": it may.')
     gate: str = Field(description='Why this request may not be sent now although the instance is there; "": it may.')
     cooldown_seconds: float
-    cooldown_reason: str = Field(description='failure; asked: the engine itself said how long; "": none.')
+    cooldown_reason: str = Field(description='How the attempt ended that began it, as rate_limited; "": none.')
+    cooldown_asked: bool = Field(description="The engine itself said how long.")
     breaker: str
     healthy: bool
     draining: bool

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
 
 from headrace.core.scaling import Advice, Demand
 from headrace.core.weighing import Candidate
@@ -44,7 +43,12 @@ def instance_out(entry: Registered, view: InstanceView | None) -> InstanceOut:
         draining=entry.draining,
         breaker=(BreakerState.CLOSED if view is None else view.breaker).value,
         breaker_opens_in_seconds=0.0 if view is None else round(view.breaker_opens_in, 3),
+        breaker_open_seconds=0.0 if view is None else round(view.breaker_for, 1),
+        breaker_changes={} if view is None else {name.value: count for name, count in view.breaker_changes.items()},
         cooldown_seconds=0.0 if view is None else round(view.cooldown, 3),
+        cooldown_reason="" if view is None else view.cooldown_because,
+        slow_start=None if view is None else view.ramp,
+        load=0.0 if view is None else _finite(view.load),
         gate="open" if view is None else view.closed_because or "open",
         in_flight=0 if view is None else view.in_flight,
         limit=instance.max_concurrent if view is None else view.max_concurrent,
@@ -61,7 +65,6 @@ def instance_out(entry: Registered, view: InstanceView | None) -> InstanceOut:
 def candidate_out(candidate: Candidate) -> CandidateOut:
     """A candidate of the balancer."""
     view = candidate.view
-    cooling = "asked" if candidate.asked > 0 else "failure"
     return CandidateOut(
         instance=view.id,
         tier=view.tier.value,
@@ -69,25 +72,26 @@ def candidate_out(candidate: Candidate) -> CandidateOut:
         shut=candidate.shut,
         gate=candidate.gate,
         cooldown_seconds=round(view.cooldown, 3),
-        cooldown_reason=cooling if view.cooldown > 0 else "",
+        cooldown_reason=view.cooldown_because,
+        cooldown_asked=candidate.asked > 0,
         breaker=view.breaker.value,
         healthy=view.healthy,
         draining=view.draining,
         speed_tokens_per_second=round(view.speed, 1) or None,
         reliability=round(view.reliability, 3),
-        load=_finite({"load": candidate.load})["load"],
+        load=_finite(candidate.load),
         in_flight=view.in_flight,
         limit=view.max_concurrent,
         unstarted_tokens=view.unstarted_tokens,
         prefill_seconds_per_token=candidate.terms["prefill_seconds_per_token"],
-        scores=_finite(candidate.scores),
-        terms=_finite(candidate.terms),
+        scores={name: _finite(value) for name, value in candidate.scores.items()},
+        terms={name: _finite(value) for name, value in candidate.terms.items()},
     )
 
 
-def _finite(numbers: Mapping[str, float]) -> dict[str, float]:
+def _finite(value: float) -> float:
     """JSON has no infinity, which weights of an extreme size lead to."""
-    return {name: value if math.isfinite(value) else sys.float_info.max for name, value in numbers.items()}
+    return value if math.isfinite(value) else sys.float_info.max
 
 
 def summary_out(summary: Summary) -> SummaryOut:
