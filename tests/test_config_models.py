@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.config import load
-from headrace.core.settings import USUAL_CAUSES, Fallback, VirtualModel
+from headrace.core.settings import USUAL_CAUSES, Fallback, HedgeSettings, VirtualModel
 from headrace.errors import ConfigError
 from headrace.model import FallbackCause, ServiceClass
 from tests.written import Written
@@ -93,3 +93,18 @@ def test_a_slow_answer_is_one_that_nearly_timed_out(written: Written) -> None:
     """Four fifths of the configured times."""
     recovery = load(written("timeouts: {attempt: 100, first_token: 10}"), {}).scheduler_settings().recovery
     assert (recovery.slow_answer, recovery.slow_first_token) == (80.0, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "settings"),
+    [
+        ("null", None),
+        ("{}", HedgeSettings(after=None, budget=0.05)),
+        ("{after: p95, budget: 0.1}", HedgeSettings(after=None, budget=0.1)),
+        ("{after: 2}", HedgeSettings(after=2.0, budget=0.05)),
+    ],
+)
+def test_when_a_second_instance_is_asked(written: Written, said: str, settings: HedgeSettings | None) -> None:
+    """Never, unless it is said; then after a time, or after what is late as things go."""
+    config = load(written(f"routing: {{hedge: {said}}}"), {})
+    assert config.scheduler_settings().routing.hedge == settings

@@ -189,7 +189,7 @@ class Config(Section):
 
     def warnings(self) -> tuple[str, ...]:
         """What can be used but is probably not meant, one sentence each."""
-        return beside_a_star(self.model_instances())
+        return (*beside_a_star(self.model_instances()), *self.admin.warnings(self._admin_key))
 
     def scheduler_settings(self) -> Settings:
         """What the scheduler is told."""
@@ -203,7 +203,9 @@ class Config(Section):
                 max_backoff=self.circuit_breaker.max_backoff,
             ),
             recovery=self._recovery(),
-            health=HealthSettings(unhealthy_after=self.health_check.unhealthy_threshold),
+            health=HealthSettings(
+                unhealthy_after=self.health_check.unhealthy_threshold, grace=self.health_check.grace_seconds
+            ),
             metrics=MetricsSettings(stale_after=3 * self.metrics.poll_seconds),
             routing=RoutingSettings(
                 strategy=self.load_balancer.strategy,
@@ -211,6 +213,7 @@ class Config(Section):
                 reliability=self.load_balancer.weights.reliability,
                 load=self.load_balancer.weights.load,
                 spill_after=self.routing.spill_after(),
+                hedge=self.routing.hedging(),
             ),
             models=model_settings(self.models, self.fallbacks),
             limits=LimitSettings(per_user=_rule(self.limits.per_user), per_tenant=_rule(self.limits.per_tenant)),

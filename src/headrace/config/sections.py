@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from headrace.core.settings import CostName, PolicyName, Strategy
+from headrace.core.settings import CostName, HedgeSettings, PolicyName, Strategy
 from headrace.model import ServiceClass
 
 Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
@@ -160,6 +160,17 @@ class SpillSection(Section):
     batch: Wait | None = Field(default=None, description="Work that may take hours.")
 
 
+class HedgeSection(Section):
+    """When a second instance is asked because the first content of a stream is late."""
+
+    after: Seconds | Literal["p95"] = Field(
+        "p95", description="Seconds without a first token; p95: longer than 95 % took of late."
+    )
+    budget: float = Field(
+        0.05, gt=0, le=1, description="Prompt tokens of second attempts, as a share of those of first attempts."
+    )
+
+
 class RoutingSection(Section):
     """What happens when an attempt fails, and when remote instances help."""
 
@@ -183,6 +194,16 @@ class RoutingSection(Section):
         default=None,
         description="Wait after which a remote instance helps full local ones: seconds, {normal: 5}, or null: never.",
     )
+    hedge: HedgeSection | None = Field(
+        default=None, description="Ask a second instance when a first token is late, as {after: p95, budget: 0.05}."
+    )
+
+    def hedging(self) -> HedgeSettings | None:
+        """When a second attempt is made; None: never."""
+        if self.hedge is None:
+            return None
+        after = self.hedge.after
+        return HedgeSettings(after=None if after == "p95" else after, budget=self.hedge.budget)
 
     def spill_after(self) -> dict[ServiceClass, float]:
         """The wait of each class for which there is one."""
@@ -237,6 +258,13 @@ class HealthCheckSection(Section):
     interval_seconds: Seconds = Field(10.0, description="Time between light checks (no tokens).")
     timeout_seconds: Seconds = Field(5.0, description="A check that takes longer has failed.")
     unhealthy_threshold: Count = Field(3, description="Failed checks in a row that take an instance out.")
+    grace_seconds: float = Field(
+        10.0,
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="Who waits while every instance of a model is down is told after so long.",
+    )
     deep_check_interval: int = Field(
         30, ge=0, description="Every so many light checks one completion of one token; 0: never."
     )

@@ -38,17 +38,20 @@ _log = logging.getLogger(__name__)
 
 
 class Flight:
-    """One call: its relay, its running attempt, and how many tickets ride on it.
+    """One call: its relay, its running attempts, and how many tickets ride on it.
+
+    There is one attempt at a time, or a second one beside one whose first content is late. The first of the two that
+    begins is the one whose bytes go out; the scheduler has the other one aborted.
 
     `step` takes the facts that come up.
     """
 
     __slots__ = (
         "_part",
-        "_port",
+        "_ports",
         "_request",
-        "_running",
         "_step",
+        "answering",
         "call",
         "instance",
         "members",
@@ -61,11 +64,13 @@ class Flight:
         self.call = call
         self._step = step
         self._request = request
-        self._port: _Port | None = None
+        self._ports: dict[int, _Port] = {}
+        """The running attempts by number."""
+        self.answering: _Port | None = None
+        """The attempt that has begun to answer."""
         self._part: Continuation | None = None
         self.transcript: Transcript | None = None
         """Of an answer that could be taken up again; None: of this one nothing is kept for that."""
-        self._running: Running | None = None
         self.members = 0
         self.instance = ""
         self.usage: Usage | None = None
@@ -73,14 +78,13 @@ class Flight:
 
     def send(self, dispatch: Dispatch, backend: Backend) -> None:
         """Start an attempt. It may be over before this returns."""
-        self.instance = dispatch.instance.id
         payload = dispatch.request.payload
         if self.transcript is None and dispatch.instance.resume and dispatch.request.form is AnswerForm.STREAM:
             self.transcript = Transcript()
         if dispatch.resumes and isinstance(payload, OpenAICall):
             payload = replace(payload, continuation=self._part)
             dispatch = replace(dispatch, request=replace(dispatch.request, payload=payload))
-        port = self._port = _Port(self._step, self, dispatch)
+        port = self._ports[dispatch.attempt] = _Port(self._step, self, dispatch)
         try:
             running = backend.start(dispatch, port)
         except InvalidRequest as error:
@@ -91,21 +95,35 @@ class Flight:
             port.finished(Outcome(Cause.PROTOCOL, detail="internal error", fault=internal_error()))
             return
         if not port.over:
-            self._running = running
-            self.relay.source = running
+            port.running = running
+            if self.answering is port or len(self._ports) == 1:
+                self.relay.source = running
 
-    def abort(self) -> None:
-        """Close the running attempt."""
-        running = self._running
-        self.land()
-        if running is not None:
-            running.abort()
+    def abort(self, attempt: int) -> None:
+        """Close a running attempt; one that has just ended is fine."""
+        port = self._ports.get(attempt)
+        if port is not None:
+            running = port.running
+            self.land(port)
+            if running is not None:
+                running.abort()
 
-    def land(self) -> None:
-        """The running attempt is over: nothing of it counts any more."""
-        if self._port is not None:
-            self._port.over = True
-        self._port = self._running = self.relay.source = None
+    def begin(self, port: _Port) -> bool:
+        """An attempt has content: whether it is the one that answers. Readers pace that one from now on."""
+        if self.answering is None:
+            self.answering = port
+            self.instance = port.instance
+            self.relay.source = port.running
+        return self.answering is port
+
+    def land(self, port: _Port) -> None:
+        """An attempt is over: nothing of it counts any more. One that is left alone is paced by the readers."""
+        port.over = True
+        port.running = None  # which leads back here, and what leads back waits for the garbage collector
+        self._ports.pop(port.attempt, None)
+        if self.answering in (None, port):
+            self.answering = None
+            self.relay.source = next((other.running for other in self._ports.values()), None)
 
     def judged(self, outcome: Outcome) -> Outcome:
         """The outcome of an attempt that failed, saying whether its answer can be taken up again."""
@@ -138,7 +156,7 @@ class Flight:
 class _Port:
     """Where one attempt delivers. Once the attempt is over, whatever it still says changes nothing."""
 
-    __slots__ = ("_dispatch", "_flight", "_step", "_transcript", "over")
+    __slots__ = ("_dispatch", "_flight", "_step", "_transcript", "over", "running")
 
     def __init__(self, step: Callable[[Event], None], flight: Flight, dispatch: Dispatch) -> None:
         self._step = step
@@ -146,10 +164,25 @@ class _Port:
         self._dispatch = dispatch
         self._transcript = flight.transcript
         self.over = False
+        self.running: Running | None = None
+        """What it delivers for, once that was started."""
+
+    @property
+    def attempt(self) -> int:
+        """Its number."""
+        return self._dispatch.attempt
+
+    @property
+    def instance(self) -> str:
+        """Where it runs."""
+        return self._dispatch.instance.id
 
     def started(self) -> None:
-        """The first content is here: the attempt is the one that answers."""
+        """The first content is here: the attempt is the one that answers, unless another one has begun before."""
         if self.over:
+            return
+        if not self._flight.begin(self):
+            self.over = True  # its abort is on the way
             return
         dispatch = self._dispatch
         if dispatch.resumes:
@@ -183,9 +216,12 @@ class _Port:
     def finished(self, outcome: Outcome) -> None:
         """The attempt's end."""
         if self.over:
+            self.running = None
             return
+        flight = self._flight
         if outcome.cause is not Cause.OK:
-            outcome = self._flight.judged(outcome)
-        self._flight.usage = outcome.usage
-        self._flight.land()
+            outcome = flight.judged(outcome)
+        if flight.answering in (None, self):
+            flight.usage = outcome.usage
+        flight.land(self)
         self._step(Finished(self._dispatch.call, self._dispatch.attempt, outcome))

@@ -156,6 +156,8 @@ class Metrics:
 
     def _dispatched(self, decision: Dispatch) -> None:
         self._calls.add(decision.instance.id)
+        if decision.hedge:
+            return
         if decision.cause is None:
             self._wait.note(decision.waited, decision.request.flow.service_class.value)
         else:
@@ -226,6 +228,7 @@ class Gauges(Collector):
         yield from _engine_metrics(views)
         yield from _gates(views)
         yield from _fairness(snapshot)
+        yield _hedges(snapshot)
         if self._users:
             yield _services(snapshot, self._users)
         yield CounterMetricFamily(
@@ -258,6 +261,15 @@ def _gates(views: Sequence[InstanceView]) -> Iterable[Metric]:
         for reason, seconds in view.closed_seconds.items():
             family.add_metric((view.id, reason), seconds)
     yield family
+
+
+def _hedges(snapshot: Snapshot) -> Metric:
+    """Second attempts beside late first ones: those that were the first to begin, and the others."""
+    family = CounterMetricFamily("headrace_hedges", "Second attempts beside late first ones.", labels=("result",))
+    won = snapshot.totals["hedges_won"]
+    family.add_metric(("won",), won)
+    family.add_metric(("other",), snapshot.totals["hedges"] - won)
+    return family
 
 
 def _fairness(snapshot: Snapshot) -> Iterable[Metric]:
