@@ -6,7 +6,7 @@ import pytest
 
 from headrace.core.settings import BreakerSettings, QueueSettings, RecoverySettings, Settings
 from headrace.model import BreakerState, Cause, Ending, Probed
-from tests.core.inventory import holdings
+from tests.core.inventory import holdings, nothing_held
 from tests.core.script import Fact, Stage, arrive, begun, done, engine, failed, leave, play
 
 _SETTINGS = Settings(
@@ -219,3 +219,47 @@ def test_three_failed_health_checks_take_an_instance_out_and_one_good_one_brings
     assert stage.do(2.0, arrive("r4")) == ["settle r4 no_instance", "bury r4 no_instance"]
     assert stage.do(3.0, done("r1")) == ["settle r1 answered"]
     assert stage.do(4.0, Probed("a", healthy=True)) == ["dispatch r2 #1 a"]
+
+
+def test_who_waits_for_instances_that_stay_down_is_told() -> None:
+    """Ten seconds may be a restart; then those in the queue hear 503 and when to come back, not a minute later."""
+    stage = Stage(engine("a"), engine("b"))
+    for name in ("r1", "r2", "r3", "r4"):
+        stage.do(0.0, arrive(name))
+    for name in ("a", "b"):
+        for _ in range(3):
+            stage.do(1.0, Probed(name, healthy=False))
+    assert stage.wait(10.99) == []
+    told = stage.wait(11.0)
+
+    assert told == [f"{what} {name} no_instance" for name in ("r3", "r4") for what in ("settle", "bury")]
+    assert (stage.status("r3"), stage.retry_after("r3")) == (503, 10)
+    assert stage.do(12.0, done("r1")) == ["settle r1 answered"]
+    assert stage.do(12.0, done("r2")) == ["settle r2 answered"]
+    assert nothing_held(stage.scheduler)
+
+
+def test_who_waits_through_a_short_restart_is_served() -> None:
+    """Down for nine seconds, up, down again for nine: each time the wait begins anew, and nobody is told anything."""
+    stage = Stage(engine("a"))
+    stage.do(0.0, arrive("r1"))
+    stage.do(0.0, arrive("r2"))
+    for down, up in ((1.0, 10.0), (11.0, 20.0)):
+        for _ in range(3):
+            stage.do(down, Probed("a", healthy=False))
+        assert stage.wait(up - 0.01) == []
+        stage.do(up, Probed("a", healthy=True))
+
+    assert stage.do(21.0, done("r1")) == ["settle r1 answered", "dispatch r2 #1 a"]
+
+
+def test_one_instance_that_is_up_is_waited_for() -> None:
+    """It is busy and the other one is down for good: who waits goes on waiting."""
+    stage = Stage(engine("a"), engine("b"))
+    for name in ("r1", "r2", "r3"):
+        stage.do(0.0, arrive(name))
+    for _ in range(3):
+        stage.do(1.0, Probed("b", healthy=False))
+
+    assert stage.wait(30.0) == []
+    assert stage.do(31.0, done("r1")) == ["settle r1 answered", "dispatch r3 #1 a"]

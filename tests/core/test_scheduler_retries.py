@@ -222,6 +222,22 @@ def test_while_the_only_instance_is_limited_callers_are_told_at_the_door() -> No
     assert stage.do(30.0, arrive("r3")) == ["join r3", "dispatch r3 #1 a"]
 
 
+@pytest.mark.parametrize(
+    ("statuses", "told"), [((503, 503), 503), ((529, 429), 503), ((429, 429), 429)], ids=["full", "both", "limited"]
+)
+def test_engines_that_are_full_are_no_limit_of_the_caller(statuses: tuple[int, int], told: int) -> None:
+    """While all cool down callers hear 503 if one is overloaded, and 429 only if every one limits its rate."""
+    stage = Stage(engine("a"), engine("b"), settings=Settings(recovery=RecoverySettings(max_attempts=1)))
+    for number in range(2):
+        stage.do(0.0, arrive(f"r{number}"))
+    for number, status in enumerate(statuses):
+        stage.do(0.0, failed(f"r{number}", Cause.RATE_LIMITED, retry_after=30.0, status=status))
+
+    stage.do(10.0, arrive("r"))
+
+    assert (stage.status("r"), stage.retry_after("r")) == (told, 20)
+
+
 def test_a_long_request_to_stay_away_is_obeyed_within_reason() -> None:
     """An hour is cut to the cap; a success of an older stream does not end what the engine asked for."""
     stage = Stage(engine("a", 2))

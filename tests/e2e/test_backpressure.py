@@ -27,6 +27,8 @@ from tests.runtime.virtual import SETTLE, virtually
 PATIENCE = 6000.0
 """Seconds, virtual, that callers wait."""
 LOAD = Load()
+STEP = 0.16
+"""Seconds of the engine's longest step: 2,048 prompt tokens, and one of each answer."""
 GATED: Mapping[str, object] = {"engine": "vllm", "max_concurrent": 64}
 """As a user would have it who does not know the engine's slots: more than there are."""
 UNGATED: Mapping[str, object] = {"engine": "vllm", "max_concurrent": 1024, "window_tokens": None}
@@ -84,13 +86,13 @@ MANY = [pytest.param(8), pytest.param(4, marks=pytest.mark.slow), pytest.param(1
 @pytest.mark.parametrize("slots", MANY)
 @pytest.mark.parametrize("how", ["fair", "blind"])
 def test_a_light_user_hardly_feels_a_flood(how: How, slots: int) -> None:
-    """He waits in the gateway for two places that become free, not for 200, and has his first token a few times later
-    than alone; with the engine's metrics or without them."""
+    """He waits in the gateway for two places that become free, or one step of the engine, not for 200, and has his
+    first token a few times later than alone; with the engine's metrics or without them."""
     found, by_arrival = seen(how, slots), seen("fifo", slots)
     light, release = found.together.light, found.together.release
     assert found.together.all_answered
-    assert max(felt.waited for felt in light) <= 2 * release
-    assert typical(light) <= 8 * typical(found.alone)
+    assert max(felt.waited for felt in light) <= max(2 * release, STEP)
+    assert typical(light) <= (8 if slots > 4 else 10) * typical(found.alone)
     assert max(felt.ttft for felt in light) <= 0.05 * by_arrival.together.light[0].ttft
 
 
@@ -227,7 +229,7 @@ async def test_an_adaptive_limit_finds_what_an_engine_can_run(metrics: bool) -> 
 async def test_an_adaptive_limit_keeps_tokens_coming_at_a_pace() -> None:
     """An engine that has 64 slots and becomes slower with each stream is not filled: tokens come clearly faster, for a
     quarter of the throughput at most."""
-    load = Load(flood=160, prompt=200, output=64, light=0)
+    load = Load(flood=250, prompt=200, output=64, light=0)
     crowded: dict[object, Crowd] = {}
     for limit in ("auto", 64):
         async with (

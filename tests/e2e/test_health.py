@@ -92,6 +92,41 @@ async def test_a_loading_engine_is_waited_for() -> None:
 
 
 @virtually
+async def test_who_waits_for_engines_that_stay_down_is_told_soon() -> None:
+    """Its checks say that it is gone while one answer still runs: who waits behind it hears 503 after the grace, with
+    when to come back, and not after a minute in the queue."""
+    up, free = True, asyncio.Event()
+
+    async def holds(conn: ScriptedConnection) -> None:
+        await conn.chunk("x")
+        await free.wait()
+        await conn.answer("end")
+
+    async def check(conn: ScriptedConnection) -> None:
+        await conn.json(200 if up else 503, {"error": "gone"})
+
+    health = {**CHECKS, "grace_seconds": 4.0}
+    async with (
+        checked(holds, check) as engine,
+        front(engine, health_check=health, instances={"max_concurrent": 1}) as gate,
+    ):
+        async with raw_caller(gate.client.url) as first:
+            first.ask({**STREAM, "user": "one"})
+            await gate.until(lambda: gate.instance().in_flight == 1, "one is answered")
+            waits = asyncio.create_task(asked(gate.client.url, chat("two"), within=PATIENCE))
+            await gate.until(lambda: gate.headrace.snapshot().queued == 1, "one waits")
+            up, began = False, clock()
+            told = await waits
+            took = clock() - began
+            free.set()
+            assert (await first.answer(PATIENCE)).done
+        await gate.idle()
+    assert (told.status, told.error["code"]) == (503, "no_instance")
+    assert int(told.header("retry-after") or 0) >= 1
+    assert 4.0 <= took <= 4.0 + 2 * CHECKS["interval_seconds"] + 0.5
+
+
+@virtually
 async def test_a_slow_start_is_waited_for() -> None:
     """Three quarters of a minute before the first header is within the defaults."""
 

@@ -324,6 +324,10 @@ class Dispatcher:
                 at = state.opens_at(now)
                 if at is not None and at > now and (when is None or at < when):
                     when = at
+            lost = pool.lost_for(now)
+            if lost is not None and lost < self._settings.health.grace:
+                at = now + self._settings.health.grace - lost
+                when = at if when is None else min(when, at)
         watch = self._watches.get(pool)
         if watch is not None:
             if watch[0] == when:

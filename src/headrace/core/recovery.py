@@ -205,7 +205,7 @@ def blocked(members: Sequence[InstanceState], longest_wait: float, now: float) -
     """Why none of the instances will take anything soon; None when waiting makes sense.
 
     Down everywhere, every breaker open, or all cooling down for longer than a request waits: told at once, so that
-    clients wait where it costs nothing.
+    clients wait where it costs nothing. It is a matter of rates only if every engine said so, with a 429.
     """
     for state in members:
         if not state.shut(now):
@@ -221,4 +221,6 @@ def blocked(members: Sequence[InstanceState], longest_wait: float, now: float) -
         return Blocked(Ending.CIRCUIT_OPEN, errors.circuit_open(soonest))
     if soonest <= longest_wait:
         return None
-    return Blocked(Ending.RATE_LIMITED, errors.engines_limited(soonest))
+    if all(state.cooldown_because == Cause.RATE_LIMITED and state.cooldown_status not in _NO_CAPACITY for state in up):
+        return Blocked(Ending.RATE_LIMITED, errors.engines_limited(soonest))
+    return Blocked(Ending.NO_INSTANCE, errors.upstream_unavailable(soonest))

@@ -302,6 +302,7 @@ class Scheduler:
                     pass
                 case Pool():
                     self._dispatcher.woke(subject)
+                    self._forsake(subject, now)
         if self._drain_until is not None and now >= self._drain_until:
             for call in list(self._book.calls.values()):
                 self._endings.leave_all(call, Ending.SHUTTING_DOWN, errors.draining(), now)
@@ -346,6 +347,14 @@ class Scheduler:
             else:
                 self._displace(call, now)
         self._dispatcher.touch_all()
+
+    def _forsake(self, pool: Pool, now: float) -> None:
+        """Who waits for instances that have been down for longer than a restart may take need not wait longer."""
+        lost = pool.lost_for(now)
+        if lost is not None and lost >= self._settings.health.grace:
+            for call in list(self._book.calls.values()):
+                if call.pool is pool and call.state is State.QUEUED:
+                    self._displace(call, now)
 
     def _displace(self, call: Call, now: float) -> None:
         """No instance is left for a call that waits: it goes to another model, or its callers are told at once."""

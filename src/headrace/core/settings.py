@@ -155,6 +155,8 @@ class HealthSettings:
 
     unhealthy_after: int = 3
     """Health checks that must fail in a row; one success brings it back."""
+    grace: float = 10.0
+    """Who waits while every instance of a model is down is told after so many seconds: a restart may be over sooner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
