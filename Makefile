@@ -17,7 +17,7 @@ ENGINE  := $(VENV)/.real-engine
 LISTS   := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup develop real-engine serve chat demo test test-all test-more lint format bench generate plots clean
+.PHONY: help setup develop real-engine serve dev chat demo test test-all test-more lint format bench generate plots clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ real-engine: $(ENGINE) ## set up with a real llama.cpp server for tests
 
 serve: $(RUNTIME) ## start the gateway on 127.0.0.1:8080 (ARGS='--port 9000 --config FILE')
 	@$(BIN)/headrace serve $(ARGS)
+
+dev: $(RUNTIME) ## the gateway and two mock engines, restarted when code or configuration changes (ARGS='--config FILE')
+	@$(BIN)/headrace dev $(ARGS)
 
 chat: $(RUNTIME) ## talk to a running gateway, or to the built-in echo engine
 	@$(BIN)/headrace chat $(ARGS)

@@ -9,7 +9,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -64,6 +64,10 @@ class Program:
     async def printed(self, text: str) -> None:
         """Wait for a line of its output with this text."""
         await self._changes.until(lambda: any(text in line for line in self.output), GUARD, f"output with {text}")
+
+    async def until(self, true: Callable[[], bool], what: str) -> None:
+        """Wait until something is true of its lines."""
+        await self._changes.until(true, GUARD, what)
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""

@@ -20,6 +20,7 @@ COMMANDS = {
     "dlq": "headrace.cli.dlq:dlq",
     "instances": "headrace.cli.instances:instances",
     "discover": "headrace.cli.discover:discover",
+    "dev": "headrace.cli.dev.command:dev",
     "mock-engine": "headrace.cli.mock_engine:mock_engine",
     "simulate": "headrace.cli.simulate:simulate",
     "version": "headrace.cli.version:version",

@@ -88,7 +88,7 @@ def discover(
     if not dry_run:
         at_once = max_concurrent or found.slots
         new = {"id": name, "tier": tier.value, "max_concurrent": at_once, "api_key_env": api_key_env}
-        step, warnings = carry_out(client, plan(found, address, _registered(client)), found, address, new)
+        step, warnings = carry_out(client, plan(found, address, registered(client)), found, address, new)
     if as_json:
         print(json.dumps(document(found, address, step, warnings), ensure_ascii=False))
     elif step is not None:
@@ -198,7 +198,8 @@ def _find(address: str, kind: Engine | None, variable: str | None) -> Found:
     return find(address, kind, key or None)
 
 
-def _registered(client: AdminClient) -> list[Mapping[str, object]]:
+def registered(client: AdminClient) -> list[Mapping[str, object]]:
+    """The gateway's instances, as its admin API shows them."""
     entries = client.get("/instances").get("instances")
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
@@ -215,7 +216,7 @@ def _served(entry: Mapping[str, object]) -> list[str]:
 
 def _take_back(client: AdminClient, address: str, *, as_json: bool) -> None:
     """Remove what was registered from `address`, and say so."""
-    taken = [str(entry.get("id")) for entry in _own(_registered(client), address)]
+    taken = [str(entry.get("id")) for entry in _own(registered(client), address)]
     for name in taken:
         client.delete(instance_path(name))
     if as_json:

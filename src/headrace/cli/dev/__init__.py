@@ -1,0 +1,1 @@
+"""`headrace dev`: a gateway with two mock engines that follows changes of its code and its configuration."""
