@@ -106,7 +106,7 @@ def test_nothing_is_remembered_of_what_is_over(event: Event, decisions: Sequence
     asked = request("a")
     seen(Arrived(asked), [Join("a", "c"), Dispatch("c", 1, SLOW, "m", asked, 0.0)], 0.0)
     seen(Arrived(request("refused")), [Settle("refused", "", Ending.BACKPRESSURE)], 0.0)
-    assert seen.open == 3
+    assert seen.open == 2
     seen(event, decisions, 1.0)
     assert seen.open == 0
 

@@ -14,10 +14,29 @@ from dataclasses import dataclass
 from math import inf
 
 from headrace.core.scaling import Demand
-from headrace.model import BreakerState, Decision, Dispatch, Ending, Event, InstanceView, Reconfigured, Settle, Tier
+from headrace.model import (
+    BreakerState,
+    Decision,
+    Dispatch,
+    Ending,
+    Event,
+    Finished,
+    InstanceView,
+    Probed,
+    Progressed,
+    Reconfigured,
+    Reported,
+    Sealed,
+    Settle,
+    Started,
+    Tier,
+)
 from headrace.runtime.latencies import Ring
 
 SLICES = 24
+
+_QUIET = frozenset({Started, Progressed, Finished, Probed, Reported, Sealed})
+"""Facts that move no call into or out of the queue where no order follows."""
 
 _NO_ROOM = frozenset({Ending.BACKPRESSURE, Ending.QUEUE_TIMEOUT, Ending.CIRCUIT_OPEN, Ending.NO_INSTANCE})
 
@@ -46,6 +65,8 @@ class DemandMeter:
         self._window = window
         self._slices: deque[_Slice] = deque(maxlen=SLICES + 1)
         self._last: float | None = None
+        self._ends = -inf
+        """When the latest slice is full."""
         self._queued = self._running = 0
         self._waits = Ring()
         self._members: frozenset[str] | None = None
@@ -54,6 +75,8 @@ class DemandMeter:
 
     def __call__(self, event: Event, decisions: Sequence[Decision], now: float) -> None:
         """Add up the time until this step, and what it brought."""
+        if not decisions and type(event) in _QUIET:
+            return
         here = self._advance(now)
         if isinstance(event, Reconfigured):
             self._compare(frozenset(instance.id for instance in event.instances), now)
@@ -94,6 +117,19 @@ class DemandMeter:
 
     def _advance(self, now: float) -> _Slice:
         """Count the load since the last step for the time that has passed; the slice of `now`."""
+        if now < self._ends and self._last is not None:
+            here, passed = self._slices[-1], now - self._last
+            here.seconds += passed
+            here.queued += passed * self._queued
+            here.running += passed * self._running
+            self._last = now
+        else:
+            self._fill(now)
+        self._queued, self._running = self._load()
+        return self._slices[-1]
+
+    def _fill(self, now: float) -> None:
+        """The same over the end of a slice."""
         since = now if self._last is None else max(self._last, now - self._window)
         length = self._window / SLICES
         while since < now or not self._slices:
@@ -109,8 +145,7 @@ class DemandMeter:
             here.running += passed * self._running
             since += passed
         self._last = now
-        self._queued, self._running = self._load()
-        return self._slices[-1]
+        self._ends = self._slices[-1].begun + length
 
     def _compare(self, members: frozenset[str], now: float) -> None:
         if self._members is not None and members != self._members:

@@ -4,7 +4,7 @@ Of each instance, and of all requests together, the last `KEPT` durations and fi
 `WINDOW` seconds counts. Percentiles are by the nearest rank, so each is a time that occurred. What counts is what was
 answered: a failed attempt has no latency, it has a cause (`headrace_attempts_total`).
 
-Bounds: two rings of `KEPT` pairs of numbers per instance (16 KiB), one entry per attempt and request under way.
+Bounds: two rings of `KEPT` pairs of numbers per instance (16 KiB), one entry per attempt and per request under way.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from headrace.model import (
     Abort,
@@ -23,7 +24,7 @@ from headrace.model import (
     Ending,
     Event,
     Finished,
-    Join,
+    Progressed,
     Reconfigured,
     Settle,
     Started,
@@ -65,12 +66,13 @@ class Ring:
 
     def note(self, value: float, now: float) -> None:
         """Keep one more; the oldest goes."""
-        if len(self._at) < KEPT:
+        place = self._next
+        if place < len(self._at):
+            self._at[place], self._values[place] = now, value
+        else:
             self._at.append(now)
             self._values.append(value)
-            return
-        self._at[self._next], self._values[self._next] = now, value
-        self._next = (self._next + 1) % KEPT
+        self._next = place + 1 if place + 1 < KEPT else 0
 
     def quantiles(self, now: float, window: float = WINDOW) -> Quantiles:
         """Of those of the last `window` seconds. `seconds` reaches back to the oldest of them."""
@@ -96,13 +98,14 @@ class _Times:
         return Summary(self.latency.quantiles(now), self.first_token.quantiles(now))
 
 
-@dataclass(slots=True)
-class _Open:
-    """An attempt or a request that has not ended."""
+class _Attempt(NamedTuple):
+    """An attempt that has not ended."""
 
     since: float
     streams: bool
-    instance: str = ""
+    instance: str
+    leader: str
+    """The request that it was sent for."""
 
 
 class Latencies:
@@ -111,14 +114,14 @@ class Latencies:
     def __init__(self) -> None:
         self._overall = _Times()
         self._instances: dict[str, _Times] = {}
-        self._attempts: dict[tuple[str, int], _Open] = {}
-        self._requests: dict[str, _Open] = {}
-        self._leaders: dict[str, str] = {}
+        self._attempts: dict[tuple[str, int], _Attempt] = {}
+        self._requests: dict[str, float] = {}
+        """When each request came that has not ended."""
 
     @property
     def open(self) -> int:
-        """Attempts, requests and calls that something is remembered of."""
-        return len(self._attempts) + len(self._requests) + len(self._leaders)
+        """Attempts and requests that something is remembered of."""
+        return len(self._attempts) + len(self._requests)
 
     def overall(self, now: float) -> Summary:
         """From a request's arrival."""
@@ -130,9 +133,10 @@ class Latencies:
 
     def __call__(self, event: Event, decisions: Sequence[Decision], now: float) -> None:
         """Note one step."""
+        if isinstance(event, Progressed):  # the most frequent by far, and of no interest here
+            return
         if isinstance(event, Arrived):
-            request = event.request
-            self._requests[request.id] = _Open(now, request.form is AnswerForm.STREAM)
+            self._requests[event.request.id] = now
         elif isinstance(event, Started):
             self._started(event, now)
         elif isinstance(event, Finished):
@@ -141,34 +145,30 @@ class Latencies:
             self._keep(instance.id for instance in event.instances)
         for decision in decisions:
             if isinstance(decision, Dispatch):
-                streams = decision.request.form is AnswerForm.STREAM
-                self._attempts[decision.call, decision.attempt] = _Open(now, streams, decision.instance.id)
+                request = decision.request
+                streams = request.form is AnswerForm.STREAM
+                key = decision.call, decision.attempt
+                self._attempts[key] = _Attempt(now, streams, decision.instance.id, request.id)
             elif isinstance(decision, Settle):
-                self._settled(decision, now)
-            elif isinstance(decision, Join):
-                self._leaders.setdefault(decision.call, decision.ticket)
+                arrived = self._requests.pop(decision.ticket, None)
+                if arrived is not None and decision.ending is Ending.ANSWERED:
+                    self._overall.latency.note(now - arrived, now)
             elif isinstance(decision, Abort):
                 self._attempts.pop((decision.call, decision.attempt), None)
 
     def _started(self, event: Started, now: float) -> None:
         attempt = self._attempts.get((event.call, event.attempt))
-        if attempt is not None and attempt.streams:
-            self._times(attempt.instance).first_token.note(now - attempt.since, now)
-        leader = self._requests.get(self._leaders.get(event.call, ""))
-        if attempt is not None and leader is not None and leader.streams:
-            self._overall.first_token.note(now - leader.since, now)
+        if attempt is None or not attempt.streams:
+            return
+        self._times(attempt.instance).first_token.note(now - attempt.since, now)
+        arrived = self._requests.get(attempt.leader)
+        if arrived is not None:
+            self._overall.first_token.note(now - arrived, now)
 
     def _finished(self, event: Finished, now: float) -> None:
         attempt = self._attempts.pop((event.call, event.attempt), None)
         if attempt is not None and event.outcome.cause is Cause.OK:
             self._times(attempt.instance).latency.note(now - attempt.since, now)
-
-    def _settled(self, decision: Settle, now: float) -> None:
-        known = self._requests.pop(decision.ticket, None)
-        if self._leaders.get(decision.call) == decision.ticket:
-            del self._leaders[decision.call]
-        if known is not None and decision.ending is Ending.ANSWERED:
-            self._overall.latency.note(now - known.since, now)
 
     def _times(self, instance: str) -> _Times:
         times = self._instances.get(instance)
