@@ -76,7 +76,7 @@ def greeting(chosen: Chosen, version: str) -> Iterator[str]:
 def invitation(url: str, model: str) -> Iterator[str]:
     """The lines that say where to send a first request."""
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello"}]})
-    yield f"Listening on {url} (OpenAI API: {url}/v1). Ctrl-C lets the running requests finish. Try:"
+    yield f"Listening on {url} (OpenAI API: {url}/v1, admin: {url}/docs). Ctrl-C lets the running requests finish. Try:"
     yield f"  curl {url}/v1/chat/completions -H 'content-type: application/json' -d {shlex.quote(body)}"
 
 
