@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from collections.abc import Sequence
+import threading
+from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +37,15 @@ def vllm(name: str, *models: str, address: str = "") -> Instance:
     return Instance(
         id=name, address=address or f"http://{name}", engine=Engine.VLLM, models=served, metadata={"rack": "7"}
     )
+
+
+@pytest.fixture(autouse=True)
+async def _threads_end_before_the_loop() -> AsyncIterator[None]:
+    """The driver lets go of a connection that could not be made without waiting for its thread."""
+    yield
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and "_connection_worker" in thread.name:
+            await asyncio.to_thread(thread.join)
 
 
 class Process:
@@ -149,6 +160,17 @@ async def test_only_what_changed_is_written_and_what_was_only_recalled_does_not_
     third = await opened(path, vllm("a"), at=1_000_010.0 + FORGET)
     assert third.recalled == ()
     await third.memory.close()
+
+
+async def test_several_may_open_a_new_file_at_the_same_time(tmp_path: Path) -> None:
+    """Workers that start together make its tables once, and none of them has to try again."""
+    path = tmp_path / "state.db"
+    with capture_logs() as logs:
+        workers = await asyncio.gather(*(opened(path, vllm("a")) for _ in range(8)))
+    assert logs == []
+    assert not any(worker.memory.degraded for worker in workers)
+    for worker in workers:
+        await worker.memory.close()
 
 
 async def test_the_configuration_wins_and_what_clashes_with_it_is_forgotten(tmp_path: Path) -> None:

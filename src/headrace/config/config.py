@@ -209,6 +209,7 @@ class Config(Section):
             metrics=MetricsSettings(stale_after=3 * self.metrics.poll_seconds),
             routing=RoutingSettings(
                 strategy=self.load_balancer.strategy,
+                slow_start=self.load_balancer.slow_start_seconds,
                 speed=self.load_balancer.weights.speed,
                 reliability=self.load_balancer.weights.reliability,
                 load=self.load_balancer.weights.load,

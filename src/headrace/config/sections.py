@@ -237,6 +237,13 @@ class LoadBalancerSection(Section):
     weights: ScoreWeights = Field(default_factory=ScoreWeights, description="Terms of the score.")
     cooldown_seconds: Seconds = Field(5.0, description="An instance is left alone this long after a failure.")
     cooldown_cap_seconds: Seconds = Field(60.0, description="Longest Retry-After of an engine that is obeyed.")
+    slow_start_seconds: float = Field(
+        5.0,
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="An instance that comes back gets one request, then ever more until this time is over; 0: at once.",
+    )
 
 
 class CircuitBreakerSection(Section):
@@ -342,7 +349,11 @@ class DeadLettersSection(Section):
     """Requests that were accepted and could not be answered."""
 
     capacity: Count = Field(1000, description="Letters kept; the oldest goes first and is counted.")
-    path: str | None = Field("headrace.db", min_length=1, description="SQLite file; null: in memory only.")
+    path: str | None = Field(
+        "headrace.db",
+        min_length=1,
+        description="SQLite file, also for registered instances and what is learned of all; null: in memory only.",
+    )
     keep_bodies: bool = Field(default=True, description="Keep the request itself, without which it cannot be replayed.")
     redact: bool = Field(
         default=False, description="Keep it with each text replaced by its length; it cannot be replayed then either."

@@ -71,6 +71,9 @@ async def agree_on_version(conn: AsyncConnection, part: str, version: int) -> in
 
     Writes in any case, so that a database that takes nothing shows it. Raises SchemaTooNew.
     """
+    if conn.dialect.name == "sqlite":
+        # Two that begin to read at the same time could not both go on to write.
+        await conn.exec_driver_sql("BEGIN IMMEDIATE")
     await conn.run_sync(_metadata.create_all)
     before: int | None = await conn.scalar(sa.select(_versions.c.version).where(_versions.c.part == part))
     if before is None:
