@@ -135,6 +135,14 @@ class Call:
     """When it will have waited so long as batch that it is treated as normal."""
     hedging: Timer | None
     """When the first content of the running attempt will be late."""
+    first: float | None
+    """When the running attempt began to answer."""
+    held: float | None
+    """Since when it waits for the instance that knows its prompt."""
+    counted: tuple[ServiceClass, str, str] | None
+    """The (class, tenant, user) it counts for while it is queued."""
+    fallback: FallbackCause | None
+    """Why the model before did not answer; None while it is at its first."""
 
     def __init__(self, call_id: str, request: Request, pool: Pool, now: float, route: Route | None = None) -> None:
         self.id = call_id
@@ -144,8 +152,6 @@ class Call:
         self.model = request.model if route is None else route.model
         self.rest: tuple[Step, ...] = () if route is None else route.rest
         """What it is asked of at present, which may stand behind the name in the request; who takes over, in order."""
-        self.fallback: FallbackCause | None = None
-        """Why the model before did not answer; None while it is at its first."""
         self.key = key_of(request, self.model)
         """What requests that may share it, or its stored answer, have in common."""
         self.leader: Ticket
@@ -161,21 +167,17 @@ class Call:
         """Seconds spent in the queue so far."""
         self.entry = self.leaf = self.place = self.hedge = self.charge = None
         self.retry = self.promotion = self.hedging = None
+        self.first = self.held = self.counted = self.fallback = None
         self.expected = self.produced = 0
         """Output tokens it was charged for in advance; those its callers got, or are getting."""
         self.carried = self.resumes = 0
         """Output tokens that attempts which broke off left behind, and how many times that was taken up again."""
-        self.first: float | None = None
-        self.counted: tuple[ServiceClass, str, str] | None = None
-        """The (class, tenant, user) it counts for while it is queued."""
         self.number = 0
         """The attempt that holds `place`."""
         self.attempt = self.failures = self.spent = 0
         """Attempts in all; failed ones of the present leader at the present model, and at those before it."""
         self.tried: set[str] = set()
         self.records: list[AttemptRecord] = []
-        self.held: float | None = None
-        """Since when it waits for the instance that knows its prompt."""
         self.prices = (0.0, 0.0)
         """What a prompt and an output token cost it, fixed at its first dispatch."""
         self.prompt = request.prompt_tokens
