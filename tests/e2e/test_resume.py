@@ -76,6 +76,7 @@ async def before(
             "load_balancer": {"strategy": "round_robin"},
             "timeouts": TIMEOUTS,
             "metrics": {"enabled": False},
+            "health_check": {"interval_seconds": 86_400, "deep_check_interval": 0},
             "instances": added,
         }
         async with front(*engines, **{**fixed, **sections}) as gate:
