@@ -32,9 +32,32 @@ def test_it_shows_engines_and_settings(
     assert "gpu-1 vllm http://127.0.0.1:8001 qwen, alias=qwen local 10 2048 none" in rows
     assert "cloud openai https://api.example.com * remote 10 none CLOUD_KEY" in rows
     assert "scheduling.policy fifo default fair" in rows
-    assert "limits.per_user requests_per_minute 60, burst 1.0 default none" in rows
+    assert "limits.per_user requests_per_minute 60, burst 1 default none" in rows
     assert "s3cret" not in out
     assert rows[-1].endswith("c.yaml: usable")
+
+
+def test_it_shows_what_has_keys_of_the_readers_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names, lists of models, price lists and sections that need not be there."""
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "instances: [{engine: echo}]\n"
+        "models: {one: a, two: [a, b], mix: {a: 3, b: 1}}\n"
+        "fallbacks: {a: {to: [b], on: [exhausted]}}\n"
+        "routing: {spill_after_seconds: {normal: 5}, hedge: {after: 2}}\n"
+        "scheduling: {prices: {a: {prompt: 2.5}}}\n",
+        encoding="utf-8",
+    )
+    check(path)
+    shown = " ".join(capsys.readouterr().out.split())
+    for text in (
+        "one a, two (a, b), mix (a 3, b 1)",
+        "a (to (b), on (exhausted))",
+        "normal 5",
+        "after 2, budget 0.05",
+        "a (prompt 2.5, output 0)",
+    ):
+        assert text in shown
 
 
 def test_a_missing_key_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

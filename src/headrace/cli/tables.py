@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pydantic import BaseModel
 from rich.console import Console
@@ -62,22 +62,31 @@ def settings_table(config: Config) -> Table:
 
 
 def _leaves(section: BaseModel, path: str) -> Iterator[tuple[str, str]]:
-    for name in type(section).model_fields:
+    for name, field in type(section).model_fields.items():
         value: object = getattr(section, name)
         key = f"{path}.{name}" if path else name
         if key == "instances":
             continue
-        if isinstance(value, BaseModel) and path != "limits":
+        # A section that need not be there is one setting: its keys have no defaults to be compared with.
+        if isinstance(value, BaseModel) and field.get_default(call_default_factory=True) is not None:
             yield from _leaves(value, key)
         else:
             yield key, _shown(value)
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, BaseModel):
+        value = value.model_dump(exclude_none=True)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_within(item)}" for key, item in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_within, value)) or "none"
     if value is None:
         return "none"
-    if isinstance(value, BaseModel):
-        return ", ".join(f"{key} {item}" for key, item in value.model_dump(exclude_none=True).items())
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {item:g}" for key, item in value.items()) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _within(value: object) -> str:
+    """A value inside another one: what holds several is put in brackets."""
+    text = _shown(value)
+    return f"({text})" if isinstance(value, BaseModel | Mapping | list | tuple) else text
