@@ -29,7 +29,7 @@ def test_it_shows_engines_and_settings(
     check(path)
     out = capsys.readouterr().out
     rows = [" ".join(line.split()) for line in out.splitlines()]
-    assert "gpu-1 vllm http://127.0.0.1:8001 qwen, alias=qwen local 10 2048 none" in rows
+    assert "gpu-1 vllm http://127.0.0.1:8001 qwen, alias=qwen local 10 3072 none" in rows
     assert "cloud openai https://api.example.com * remote 10 none CLOUD_KEY" in rows
     assert "scheduling.policy fifo default fair" in rows
     assert "limits.per_user requests_per_minute 60, burst 1 default none" in rows
