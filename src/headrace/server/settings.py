@@ -16,7 +16,7 @@ class AdminSettings:
     """What callers must present; None: only this machine is let in."""
     listed: Allowed = field(default_factory=Allowed)
     """Where instances may be."""
-    key_variables: tuple[str, ...] = ()
+    key_variables: tuple[str, ...] = ("*_API_KEY",)
     """Patterns of the variables that may hold their keys."""
 
 

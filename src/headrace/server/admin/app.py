@@ -6,7 +6,6 @@ Whoever gets here has passed `door`. Every error is `{"error": {"message", "type
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -16,13 +15,13 @@ from starlette.exceptions import HTTPException
 
 from headrace import __version__
 from headrace.errors import Fault, HeadraceError, internal_error, invalid_request
-from headrace.runtime.addresses import Allowed
 from headrace.server.admin.dead_letters import dead_letter_routes
 from headrace.server.admin.documents import document_routes
 from headrace.server.admin.instances import instance_routes
 from headrace.server.admin.operation import operation_routes
 from headrace.server.admin.ports import AdminPort
 from headrace.server.admin.shapes import ErrorBody
+from headrace.server.settings import AdminSettings
 from headrace.wire.openai import error_body
 
 _ABOUT = """Operate a running headrace: instances, breakers, what goes on, dead letters.
@@ -49,17 +48,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class AdminRules:
-    """What may be registered over HTTP."""
-
-    listed: Allowed = field(default_factory=Allowed)
-    """Where instances may be."""
-    key_variables: tuple[str, ...] = ("*_API_KEY",)
-    """Patterns of the variables that may hold their keys."""
-
-
-def build_admin(port: AdminPort, rules: AdminRules) -> FastAPI:
+def build_admin(port: AdminPort, settings: AdminSettings) -> FastAPI:
     """The application for one gateway."""
     app = FastAPI(
         title="headrace admin API",
@@ -75,7 +64,7 @@ def build_admin(port: AdminPort, rules: AdminRules) -> FastAPI:
     )
     _secure(app)
     for router in (
-        instance_routes(port, rules.listed, rules.key_variables),
+        instance_routes(port, settings.listed, settings.key_variables),
         operation_routes(port),
         dead_letter_routes(port),
         document_routes(app.openapi),
