@@ -91,8 +91,8 @@ def _administration(gateway: GatewayPort, settings: ServerSettings, intake: Inta
         return ()
 
     def load() -> ASGIApp:
-        from headrace.server.admin.app import AdminRules, build_admin  # noqa: PLC0415 - FastAPI is not loaded in vain
+        from headrace.server.admin.app import build_admin  # noqa: PLC0415 - FastAPI is not loaded in vain
 
-        return build_admin(port, AdminRules(settings.admin.listed, settings.admin.key_variables))
+        return build_admin(port, settings.admin)
 
     return AdminDoor(load, settings.admin.key, intake, settings.workers).routes()
