@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.model import Drained, Engine, Event, Instance, Learned, Recalled, Reconfigured, ServedModel
-from headrace.runtime.instance_memory import FORGET, InstanceMemory
+from headrace.runtime.instance_memory import EVERY, FORGET, InstanceMemory
 from headrace.runtime.registry import Registry
 from headrace.runtime.stores.database import sqlite_url
 
@@ -51,14 +51,22 @@ async def _threads_end_before_the_loop() -> AsyncIterator[None]:
 class Process:
     """One process's registry, its memory in `path`, and a scheduler that learns what it is told."""
 
-    def __init__(self, path: Path, *configured: Instance) -> None:
+    def __init__(self, path: Path, *configured: Instance, every: float = EVERY) -> None:
         self.wall = 1_000_000.0
         self.told: list[Event] = []
         self.learned: tuple[Learned, ...] = ()
         self.registry = Registry(configured, self.told.append)
         self.memory = InstanceMemory(
-            sqlite_url(path), self.registry, self.told.append, lambda: self.learned, wall=lambda: self.wall
+            sqlite_url(path), self.registry, self.told.append, self._look, wall=lambda: self.wall, every=every
         )
+        self.looks = 0
+        self.looked = asyncio.Event()
+
+    def _look(self) -> tuple[Learned, ...]:
+        self.looks += 1
+        if self.looks == 3:
+            self.looked.set()
+        return self.learned
 
     @property
     def ids(self) -> list[str]:
@@ -119,6 +127,19 @@ async def test_what_was_learned_is_told_to_the_next_process_less_the_time_betwee
     """Ten seconds later the breaker opens ten seconds sooner, and the cooldown is over; the rest is as it was."""
     told = await after(tmp_path / "state.db", [BUSY], vllm("a"), at=1_000_010.0)
     assert told == (replace(BUSY, opens_in=30.0, cooldown=0.0),)
+
+
+async def test_what_was_learned_is_written_from_time_to_time(tmp_path: Path) -> None:
+    """Without anybody asking, and without a change of the registry: a kill costs what was learned since."""
+    path = tmp_path / "state.db"
+    first = Process(path, vllm("a"), every=0.001)
+    await first.memory.open()
+    first.learned = (BUSY,)
+    await first.looked.wait()
+    second = await opened(path, vllm("a"))
+    assert second.recalled == (BUSY,)
+    await second.memory.close()
+    await first.memory.close()
 
 
 async def test_a_clock_that_was_set_back_makes_nothing_last_longer(tmp_path: Path) -> None:

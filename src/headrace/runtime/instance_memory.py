@@ -47,6 +47,7 @@ class InstanceMemory:
         step: tells the scheduler what was learned.
         learned: what the scheduler has learned.
         wall: wall clock in seconds.
+        every: seconds between two looks at what was learned.
     """
 
     def __init__(
@@ -57,11 +58,13 @@ class InstanceMemory:
         learned: Callable[[], tuple[Learned, ...]],
         *,
         wall: Callable[[], float] = time.time,
+        every: float = EVERY,
     ) -> None:
         self._registry = registry
         self._step = step
         self._learned = learned
         self._wall = wall
+        self._every = every
         self._engine = open_engine(url)
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -122,7 +125,7 @@ class InstanceMemory:
         """The writer."""
         while not self._closing:
             with suppress(TimeoutError):
-                async with asyncio.timeout(EVERY):
+                async with asyncio.timeout(self._every):
                     await self._wake.wait()
             self._wake.clear()
             try:
