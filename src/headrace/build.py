@@ -31,6 +31,7 @@ from headrace.runtime.replay_view import message
 from headrace.runtime.replays import Replays
 from headrace.runtime.resending import Resender
 from headrace.runtime.scraping import Scraper, ScrapeSettings
+from headrace.runtime.spending import Spending
 from headrace.runtime.stores import DeadLetters
 from headrace.runtime.stores.database import sqlite_url
 from headrace.runtime.stores.memory import MemoryCache, MemoryDeadLetters
@@ -68,15 +69,9 @@ class Headrace:
             dead_letters=self.dead_letters,
             keeping=config.letters_kept(),
         )
-        self.gateway.observe(Metrics(registry, exact_models(instances), config.models))
-        self.latencies = Latencies()
-        self.gateway.observe(self.latencies)
-        self._scaling = config.scaling.settings()
-        self._demand = DemandMeter(self.gateway.load, self._scaling.window)
-        self.gateway.observe(self._demand)
-        self._journal = journal
-        if journal is not None:
-            self.gateway.observe(journal)
+        self._scaling, self._journal = config.scaling.settings(), journal
+        self.latencies, self._demand = Latencies(), DemandMeter(self.gateway.load, self._scaling.window)
+        self._observe(config, registry, instances)
         shown = config.metrics.users
         registry.register(
             Gauges(self.gateway.snapshot, self.dead_letters, self.stages, lambda: self._upstream.replays, shown)
@@ -88,6 +83,18 @@ class Headrace:
             instances, self.gateway.step, follow=self._follow, key=self._key, changed=self._registry_changed
         )
         self._memory = self._instance_memory(config, registry)
+
+    def _observe(self, config: Config, registry: CollectorRegistry, instances: Sequence[Instance]) -> None:
+        """Let everything that counts see every step."""
+        observe = self.gateway.observe
+        observe(Metrics(registry, exact_models(instances), config.models))
+        prices = config.scheduler_settings().fairness.money
+        if prices:
+            observe(Spending(registry, prices))
+        observe(self.latencies)
+        observe(self._demand)
+        if self._journal is not None:
+            observe(self._journal)
 
     def _watchers(self, config: Config, random: Random) -> tuple[Prober, Scraper]:
         """What looks at the engines beside the traffic."""

@@ -160,6 +160,23 @@ async def test_gauges_show_the_moment() -> None:
 
 
 @on_virtual_time
+async def test_every_change_of_a_breaker_is_counted() -> None:
+    """Five failures open it, a minute later a probe finds out: three changes, each once."""
+    observed = Observed(Bench(settings=Settings(recovery=RecoverySettings(max_attempts=1, cooldown=0.0))))
+    for number in range(5):
+        observed.bench.ask(f"r{number}")
+        observed.bench.engines.attempts[-1].finish(outcome=DOWN)
+    await later(61.0)
+    observed.bench.ask("probe")
+    observed.bench.engines.attempts[-1].answer(b"x")
+
+    counts = [
+        observed.value("breaker_transitions_total", instance="gpu-1", to=to) for to in ("open", "half_open", "closed")
+    ]
+    assert counts == [1, 1, 1]
+
+
+@on_virtual_time
 async def test_fairness_can_be_read() -> None:
     """Spread and Jain's index of those who wait, closed gates with their reasons, refunds, errors of estimates."""
     observed = Observed(Bench(limit=1))
@@ -220,7 +237,8 @@ async def test_the_text_is_as_prometheus_wants_it() -> None:
         assert not re.search(r"_(milliseconds|ms|minutes|kb|count|sum|bucket|gauge|counter|total)$", family.name)
         assert not re.search(r"_(counter|gauge|histogram|summary)(_|$)", family.name)
         labels = {label for sample in family.samples for label in sample.labels}
-        assert labels <= {"model", "class", "ending", "instance", "cause", "kind", "result", "reason", "stage", "le"}
+        known = {"model", "class", "ending", "instance", "cause", "kind", "result", "reason", "stage", "to", "le"}
+        assert labels <= known
     counters = re.findall(r"^# TYPE (\S+) counter$", text, re.MULTILINE)
     assert counters
     assert all(name.endswith("_total") for name in counters)

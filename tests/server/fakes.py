@@ -121,6 +121,9 @@ class FakeReply:
         self.resumed += 1
         self._gateway.changes.notify()
 
+    def own_seconds(self, queued: bool) -> float | None:
+        return 0.25 if queued else 0.125
+
     def begin(self, form: AnswerForm = AnswerForm.STREAM, cache: CacheResult = CacheResult.MISS) -> None:
         self.reader.begin(AnswerHead("gpu-1", "real-model", 2, 0.25, form, cache))
 

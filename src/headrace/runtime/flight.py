@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from time import perf_counter
 
 from headrace.errors import InvalidRequest, internal_error
 from headrace.model import (
@@ -53,9 +54,11 @@ class Flight:
         "_step",
         "answering",
         "call",
+        "ending_since",
         "instance",
         "members",
         "relay",
+        "sending",
         "transcript",
         "usage",
     )
@@ -73,6 +76,10 @@ class Flight:
         """Of an answer that could be taken up again; None: of this one nothing is kept for that."""
         self.members = 0
         self.instance = ""
+        self.sending = 0.0
+        """Seconds that it took to hand the last attempt to its engine."""
+        self.ending_since: float | None = None
+        """Since when the end of an attempt is being told, on the clock of `perf_counter`; None: it is not."""
         self.usage: Usage | None = None
         self.relay = Relay(keep=request.fingerprint is not None, on_sealed=partial(step, Sealed(call)))
 
@@ -85,6 +92,7 @@ class Flight:
             payload = replace(payload, continuation=self._part)
             dispatch = replace(dispatch, request=replace(dispatch.request, payload=payload))
         port = self._ports[dispatch.attempt] = _Port(self._step, self, dispatch)
+        since = perf_counter()
         try:
             running = backend.start(dispatch, port)
         except InvalidRequest as error:
@@ -94,6 +102,7 @@ class Flight:
             _log.exception("attempt not started at %s", dispatch.instance.id)
             port.finished(Outcome(Cause.PROTOCOL, detail="internal error", fault=internal_error()))
             return
+        self.sending = perf_counter() - since
         if not port.over:
             port.running = running
             if self.answering is port or len(self._ports) == 1:
@@ -162,7 +171,7 @@ class _Port:
         self._step = step
         self._flight = flight
         self._dispatch = dispatch
-        self._transcript = flight.transcript
+        self._transcript = flight.transcript if dispatch.instance.resume else None
         self.over = False
         self.running: Running | None = None
         """What it delivers for, once that was started."""
@@ -219,9 +228,11 @@ class _Port:
             self.running = None
             return
         flight = self._flight
+        flight.ending_since = perf_counter()
         if outcome.cause is not Cause.OK:
             outcome = flight.judged(outcome)
         if flight.answering in (None, self):
             flight.usage = outcome.usage
         flight.land(self)
         self._step(Finished(self._dispatch.call, self._dispatch.attempt, outcome))
+        flight.ending_since = None

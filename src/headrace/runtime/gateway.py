@@ -308,6 +308,14 @@ class Reply:
         if not self._ended:  # by now another request may bear the same id
             self._gateway.step(Cancelled(self.request.id))
 
+    def own_seconds(self, queued: bool) -> float | None:
+        """What the gateway itself took after it was opened: since the engine had said all, and if it was `queued` to
+        send it. None: no engine's end is being told just now."""
+        flight = self.flight
+        if flight is None or flight.ending_since is None:
+            return None
+        return time.perf_counter() - flight.ending_since + (flight.sending if queued else 0.0)
+
     def resume(self) -> None:
         """The caller can take more. Harmless when nothing waits."""
         if self._resume is not None:

@@ -225,6 +225,7 @@ class Gauges(Collector):
         yield _gauge(
             "breaker_state", "0 closed, 1 half-open, 2 open.", "instance", ((v.id, _BREAKER[v.breaker]) for v in views)
         )
+        yield _breakers(views)
         yield from _engine_metrics(views)
         yield from _gates(views)
         yield from _fairness(snapshot)
@@ -240,6 +241,15 @@ class Gauges(Collector):
         yield CounterMetricFamily(
             "headrace_dead_letters_evicted", "Dead letters that had to go for others.", value=self._dead_letters.evicted
         )
+
+
+def _breakers(views: Sequence[InstanceView]) -> Metric:
+    text = "How often each breaker went into each state."
+    family = CounterMetricFamily("headrace_breaker_transitions", text, labels=("instance", "to"))
+    for view in views:
+        for state, count in view.breaker_changes.items():
+            family.add_metric((view.id, state.value), count)
+    return family
 
 
 def _engine_metrics(views: Sequence[InstanceView]) -> Iterable[Metric]:

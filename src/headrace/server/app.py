@@ -17,6 +17,7 @@ from headrace.server.asgi import Endpoint
 from headrace.server.exchange import Handler
 from headrace.server.health import Health
 from headrace.server.intake import Intake
+from headrace.server.overhead import own_times
 from headrace.server.ports import GatewayPort
 from headrace.server.refusals import unknown_route
 from headrace.server.settings import ServerSettings
@@ -51,7 +52,7 @@ def build_app(
 ) -> Application:
     """The application in front of `gateway`. `health` is handed in by whoever tells it that the process stops."""
     intake = Intake(settings)
-    data_path = data_path or DataPath(gateway, settings)
+    data_path = data_path or DataPath(gateway, settings, overhead=own_times(registry))
     health = health or Health(gateway, registry)
 
     answering = {

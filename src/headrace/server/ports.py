@@ -24,6 +24,10 @@ class Reply(Protocol):
         """The caller can take more. Harmless when nothing waits."""
         ...
 
+    def own_seconds(self, queued: bool) -> float | None:
+        """What the gateway itself took after `open`; None: nothing can be said, as no engine's end is told just now."""
+        ...
+
 
 class GatewayPort(Protocol):
     """The gateway, as far as the server uses it."""

@@ -14,9 +14,11 @@ from headrace.core.naming import caught
 from headrace.errors import Fault, HeadraceError, invalid_request, model_not_found
 from headrace.model import AnswerForm, Flow, Request
 from headrace.runtime.sharing import scope_key
+from headrace.runtime.tallies import Times
 from headrace.server.answers import AnswerWriter, Closing
 from headrace.server.exchange import Exchange, Handler
 from headrace.server.identity import deadline_of, flow_of, new_id, request_id_of
+from headrace.server.overhead import Stopwatch
 from headrace.server.ports import GatewayPort
 from headrace.server.refusals import answer_json, refuse, refuse_early
 from headrace.server.settings import ServerSettings
@@ -30,7 +32,8 @@ _log = structlog.get_logger("headrace.server")
 class DataPath:
     """Handlers of `/v1`.
 
-    `clock` is the scheduler's in seconds, the running loop's when None, as for the gateway; `wall` is Unix time.
+    `clock` is the scheduler's in seconds, the running loop's when None, as for the gateway; `wall` is Unix time;
+    `overhead` counts what the process itself takes for each request.
     """
 
     def __init__(
@@ -39,8 +42,10 @@ class DataPath:
         settings: ServerSettings,
         clock: Callable[[], float] | None = None,
         wall: Callable[[], float] = time.time,
+        overhead: Times | None = None,
     ) -> None:
         self._gateway = gateway
+        self._overhead = overhead
         self._settings = settings
         self._clock = clock or self._first_look
         self._wall = wall
@@ -98,7 +103,7 @@ class DataPath:
             refuse_early(exchange, invalid_request("You have no request of that id that is not over.", status=404))
 
     def _answer(self, endpoint: str, exchange: Exchange) -> None:
-        arrived = self._clock()
+        arrived, watch = self._clock(), Stopwatch(self._overhead)
         request_id = self._unused(request_id_of(exchange))
         try:
             call = parse(endpoint, exchange.body)
@@ -111,6 +116,7 @@ class DataPath:
         def closed(closing: Closing) -> None:
             self._open.discard(request_id)
             self._room.leave(request_id)
+            watch.closed(closing)
             self._log_end(request, closing, arrived)
 
         self._open.add(request_id)
@@ -118,6 +124,7 @@ class DataPath:
         reply = self._gateway.open(request, writer)
         if writer.over:
             return
+        watch.opened(reply)
 
         def left() -> None:
             writer.leave()
