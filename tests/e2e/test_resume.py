@@ -262,6 +262,17 @@ async def test_it_is_not_done_where_it_may_not_be(
 
 
 @virtually
+async def test_what_one_that_may_not_began_does_not_go_on_at_one_that_may() -> None:
+    """Also where the request was first sent to one that may, and failed there unseen."""
+    refuses = steps.json(500, {"error": {"message": "no"}})
+    first = first_half("vllm", up_to("你"), steps.cut())
+    async with before(refuses, first, second_half("vllm"), each={"b": {"resume": "off"}}) as (gate, engines):
+        heard = await ask(gate)
+    assert heard.error["code"] == "stream_incomplete"
+    assert engines[2].requests == []
+
+
+@virtually
 async def test_a_server_of_unknown_make_may_be_told_to() -> None:
     """`resume: on` for one that calls itself openai and does as vLLM does."""
     scripts = first_half("vllm", up_to("你"), steps.cut()), second_half("vllm")
