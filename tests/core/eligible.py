@@ -25,7 +25,7 @@ def overdue_picks(scheduler: Scheduler, now: float) -> list[str]:
     return [
         call.request.id
         for pool in scheduler._fleet.pools()
-        for call in _in_turn(pool.tree.root, pool.tree._slack)
+        for call in _in_turn(pool.tree.root, pool.tree._overtaking._slack)
         if (call.held is None or now >= call.held + patience)
         and any(_may_take(state, call, spill, now) for state in call.choices)
     ]

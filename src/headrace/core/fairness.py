@@ -11,8 +11,8 @@ engines need not be known, which is what makes the rule fit them.
   that one, so that whoever returns first does not profit from an idle moment.
 * Charge by estimate at dispatch, reconcile by usage at the end (`amend`, `close`): honest high caps cost nothing.
 * Slack T: where the head of the poorest child fits no open instance, a child may overtake it only while its `vt <=
-  V + T`; within one leaf a head is overtaken at most 16 times. So a large prompt cannot be starved by small ones. In
-  the same way a deadline or a short job may go before its turn, with a bound on the sum (`hints`).
+  V + T`, so that a large prompt cannot be starved by small ones (`overtaking`). In the same way a deadline or a short
+  job may go before its turn, with a bound on the sum (`hints`).
 
 Bound: for two children that stay ready, charged service per weight differs over any interval by at most
 `2T + c_f/w_f + c_g/w_g`, c being the largest charge of one request, plus for each what the charges it had open in
@@ -32,15 +32,9 @@ from heapq import heapify, heappop, heappush
 from typing import Generic
 
 from headrace.core.hints import Hints
+from headrace.core.overtaking import Bound, Overtaking
 from headrace.core.resting import Resting
 from headrace.core.share import NO_HINT, Charge, Entry, Hint, Item, Node, Pick, Place
-
-_MAX_PROBES = 16
-"""Heads asked whether they fit, per pick: the work of one decision stays bounded when much is blocked."""
-_MAX_ASIDE = 8
-"""Children of one node, or items of one leaf, that may be passed over in one pick."""
-_MAX_PASSED = 16
-"""Times the head of a leaf may be overtaken within it; then the leaf waits for it."""
 
 
 class ShareTree(Generic[Item]):
@@ -50,25 +44,26 @@ class ShareTree(Generic[Item]):
         weight_of: weight of the node at a path, e.g. `("normal", "acme", "ann")`; greater than 0.
         cap_of: most requests in flight below the node at a path; None: no cap.
         slack: T, in charged units.
+        bound_of: the places an item is bound to; None: any will do. Absent: no item is.
     """
 
-    __slots__ = ("_cap_of", "_hints", "_probes", "_resting", "_slack", "_turns", "_weight_of", "root")
+    __slots__ = ("_cap_of", "_hints", "_overtaking", "_resting", "_turns", "_weight_of", "root")
 
     def __init__(
         self,
         weight_of: Callable[[tuple[str, ...]], float],
         cap_of: Callable[[tuple[str, ...]], int | None],
         slack: float,
+        bound_of: Callable[[Item], Bound] | None = None,
     ) -> None:
         self._weight_of = weight_of
         self._cap_of = cap_of
-        self._slack = slack
         self.root: Node[Item] = Node("", None, 1.0, None)
         """The account of all; others only look at it."""
         self._resting: Resting[Item] = Resting()
         self._hints: Hints[Item] = Hints(slack)
+        self._overtaking: Overtaking[Item] = Overtaking(slack, bound_of or _anywhere)
         self._turns = 0
-        self._probes = 0
 
     def __len__(self) -> int:
         return self.root.queued
@@ -131,8 +126,7 @@ class ShareTree(Generic[Item]):
             turn = self._turn()
             found = None if turn is None else self._hints.short(turn, fits) or self._placed(turn, fits)
         if found is None:
-            self._probes = 1
-            found = self._descend(self.root, fits)
+            found = self._overtaking.pick(self.root, fits)
         return None if found is None else self._taken(found)
 
     def first(self, fits: Callable[[Item], Place | None]) -> Pick[Item, Place] | None:
@@ -276,7 +270,7 @@ class ShareTree(Generic[Item]):
             node.turn = self._turns
             poorest = parent.poorest()
             if poorest is not None:
-                parent.floor = max(parent.floor, self._least(parent, poorest))
+                parent.floor = max(parent.floor, parent.least(poorest))
             node.vt = max(node.vt, parent.floor)
             self._enter(parent, node)
             parent.ready += 1
@@ -289,13 +283,6 @@ class ShareTree(Generic[Item]):
         if len(parent.heap) > 2 * parent.ready + 16:
             parent.heap = [entry for entry in parent.heap if entry[2] == entry[3].stamp]
             heapify(parent.heap)
-
-    @staticmethod
-    def _least(node: Node[Item], first: Node[Item]) -> float:
-        """What the poorest ready child has surely used; with head starts that need not be the first one."""
-        if not node.led:
-            return first.sure
-        return min(child.sure for child in node.children.values() if child.turn)
 
     @staticmethod
     def _delist(node: Node[Item]) -> None:
@@ -323,7 +310,7 @@ class ShareTree(Generic[Item]):
             child = node.poorest()
             if child is None:
                 return None
-            sure = self._least(node, child) if node.led else child.vt - child.unsure
+            sure = node.least(child) if node.led else child.vt - child.unsure
             node.floor = max(node.floor, sure)
             node = child
         return node.head()
@@ -344,50 +331,7 @@ class ShareTree(Generic[Item]):
         self._count(leaf, -1)
         return pick
 
-    def _descend(self, node: Node[Item], fits: Callable[[Item], Place | None]) -> Pick[Item, Place] | None:
-        if not node.heap:
-            return self._head(node, fits)
-        aside: list[tuple[float, int, int, Node[Item]]] = []
-        found: Pick[Item, Place] | None = None
-        limit: float | None = None
-        heap = node.heap
-        while len(aside) < _MAX_ASIDE and self._probes < _MAX_PROBES:
-            child = node.poorest()
-            if child is None:
-                break
-            if limit is None:
-                node.floor = max(node.floor, self._least(node, child))
-                limit = child.vt - child.lead + self._slack
-            elif child.vt - child.lead > limit:
-                break
-            found = self._descend(child, fits)
-            if found is not None:
-                break
-            aside.append(heappop(heap))
-        for entry in aside:
-            heappush(heap, entry)
-        return found
 
-    def _head(self, leaf: Node[Item], fits: Callable[[Item], Place | None]) -> Pick[Item, Place] | None:
-        aside: list[tuple[tuple[float, float, int], Entry[Item]]] = []
-        found: Pick[Item, Place] | None = None
-        queue = leaf.queue
-        while queue and self._probes < _MAX_PROBES and len(aside) < _MAX_ASIDE:
-            entry = queue[0][1]
-            if not entry.queued:
-                heappop(queue)
-                leaf.stale -= 1
-                continue
-            self._probes += 1
-            place = fits(entry.item)
-            if place is not None:
-                found = Pick(entry, place)
-                break
-            aside.append(heappop(queue))
-            if aside[0][1].passed >= _MAX_PASSED:
-                break
-        for pair in aside:
-            heappush(queue, pair)
-        if found is not None and aside:
-            aside[0][1].passed += 1
-        return found
+def _anywhere(item: object) -> None:
+    """Bound to no place."""
+    del item

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from headrace.core.fairness import ShareTree
 from headrace.core.settings import FairnessSettings
 from headrace.core.ticket import Call
 from headrace.model import ServiceClass
+
+if TYPE_CHECKING:
+    from headrace.core.instance_state import InstanceState
 
 
 class PlantTree:
@@ -17,7 +23,7 @@ class PlantTree:
     def __call__(self) -> ShareTree[Call]:
         """A new, empty tree."""
         slack = self._fairness.slack if self._fairness.policy == "fair" else 1.0
-        return ShareTree(self._weight, self._cap, slack)
+        return ShareTree(self._weight, self._cap, slack, _bound)
 
     def _weight(self, path: tuple[str, ...]) -> float:
         fairness = self._fairness
@@ -32,3 +38,7 @@ class PlantTree:
 
     def _cap(self, path: tuple[str, ...]) -> int | None:
         return self._fairness.user_in_flight if len(path) == 3 else None
+
+
+def _bound(call: Call) -> Sequence[InstanceState] | None:
+    return call.choices if call.request.only is not None or call.resumes else None

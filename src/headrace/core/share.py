@@ -174,6 +174,12 @@ class Node(Generic[Item]):
                 return child
         return None
 
+    def least(self, first: Node[Item]) -> float:
+        """What the poorest ready child has surely used, `first` being the one that goes first: another, with leads."""
+        if not self.led:
+            return first.sure
+        return min(child.sure for child in self.children.values() if child.turn)
+
     def head(self) -> Entry[Item] | None:
         """What goes next of all below it; None where nothing is ready."""
         node = self
