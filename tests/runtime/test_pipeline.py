@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from random import Random
 from typing import Literal
 
 import pytest
 
+from headrace.core.settings import Strategy
 from headrace.errors import (
     CircuitOpen,
     HeadraceError,
@@ -17,7 +18,7 @@ from headrace.errors import (
     QueueFull,
     UpstreamError,
 )
-from headrace.model import BreakerState, CacheResult
+from headrace.model import Arrived, BreakerState, CacheResult, Decision, Event
 from headrace.runtime.openai_worker import OpenAIWorker
 from headrace.runtime.pipeline import Pipeline
 from headrace.runtime.prompts import PromptAnswer, PromptRequest
@@ -218,6 +219,51 @@ async def test_work_is_spread_over_workers() -> None:
         await asyncio.gather(*(pipe.submit(ask(f"{n}")) for n in range(12)))
     assert [model.calls for model in models] == [4, 4, 4]
     assert asyncio.get_running_loop().time() == pytest.approx(2.0)
+
+
+STORY = "It was a dark and stormy night, and the rain fell in torrents. "
+
+
+def turn(name: str, number: int) -> str:
+    """A long conversation's text so far."""
+    return "".join(f"{name}, part {part}: " + STORY * 20 for part in range(number))
+
+
+@on_virtual_time
+async def test_a_conversation_comes_back_to_the_worker_that_has_read_it() -> None:
+    """Four long conversations by turns: each stays where its first turn was answered, and both workers are used."""
+    async with Pipeline({"a": EchoWorker(), "b": EchoWorker()}) as pipe:
+        homes = {name: (await pipe.submit(ask(turn(name, 1)))).instance for name in "wxyz"}
+        for number in (2, 3):
+            for name in "zxyw":
+                assert (await pipe.submit(ask(turn(name, number)))).instance == homes[name]
+    assert sorted(homes.values()) == ["a", "a", "b", "b"]
+
+
+@on_virtual_time
+async def test_short_prompts_of_a_session_stay_together() -> None:
+    """Their text is too short to be known again; without a session they go by turns."""
+    async with Pipeline({"a": EchoWorker(), "b": EchoWorker()}) as pipe:
+        kept = {(await pipe.submit(ask(f"and what of {n}?", session="s", user="ann"))).instance for n in range(6)}
+        spread = {(await pipe.submit(ask(f"and what of {n}?"))).instance for n in range(6)}
+    assert (len(kept), spread) == (1, {"a", "b"})
+
+
+@on_virtual_time
+async def test_prompts_are_hashed_only_where_it_matters() -> None:
+    """One worker, or a strategy that does not look at it: no beginning is worked out."""
+    seen: list[tuple[int, ...]] = []
+
+    def look(event: Event, decisions: Sequence[Decision], now: float) -> None:
+        del decisions, now
+        if isinstance(event, Arrived):
+            seen.append(event.request.prefix)
+
+    for workers, strategy in (([EchoWorker()], "fair_load"), ([EchoWorker(), EchoWorker()], "round_robin")):
+        async with Pipeline(workers, strategy=Strategy(strategy)) as pipe:
+            pipe.on(look)
+            await pipe.submit(ask(turn("u", 2)))
+    assert seen == [(), ()]
 
 
 @on_virtual_time

@@ -38,6 +38,7 @@ from headrace.runtime.stores.memory import MemoryCache, MemoryDeadLetters
 from headrace.runtime.submissions import DeadLetterQueue, Served, Shed, Submission
 from headrace.runtime.text_readers import StreamedText, WholeText
 from headrace.runtime.worker_set import AnyWorker, backends, instances
+from headrace.wire.prompt_prefix import BLOCK_TOKENS, session_prefix, text_prefix
 
 ENDPOINT = "prompt"
 """What the requests of the library are called where the server's are chat, completions, embeddings."""
@@ -113,6 +114,7 @@ class Pipeline:
         cache = MemoryCache(random, ttl=ttl_seconds) if dedup == "full" else None
         self._gateway = Gateway(scheduler, self._backend, cache=cache, dead_letters=self._letters)
         self._names, self._tasks = _names(random), dict[asyncio.Task[PromptAnswer], Place]()
+        self._salt = random.randbytes(16)
 
     @property
     def dlq(self) -> DeadLetterQueue:
@@ -234,6 +236,7 @@ class Pipeline:
     ) -> None:
         """Hand `prompt`, which was made of `asked`, to the gateway."""
         full, flow = self._sharing.mode == "full", _flow(asked)
+        prefix, block = self._prefix(prompt, flow)
         request = Request(
             id=asked.request_id or next(self._names),
             flow=flow,
@@ -246,9 +249,22 @@ class Pipeline:
             fingerprint=self._sharing.fingerprint(flow, prompt),
             look_up=full,
             remember=full,
+            prefix=prefix,
+            prefix_block=block,
             payload=prompt if prompt is asked else Prepared(prompt, asked),
         )
         reader.reply = self._gateway.open(request, reader)
+
+    def _prefix(self, prompt: PromptRequest, flow: Flow) -> tuple[tuple[int, ...], int]:
+        """The prompt's beginning and the tokens of its blocks, where it can matter which worker has read it before."""
+        if not self._gateway.weighs_prefix(prompt.model):
+            return (), 0
+        chain = text_prefix(prompt.input.encode(errors="replace"), flow.tenant, prompt.model, self._salt)
+        if chain:
+            return chain, BLOCK_TOKENS
+        if flow.session:
+            return session_prefix(flow.tenant, flow.user, flow.session, self._salt), prompt.tokens
+        return (), 0
 
     async def _serve(self, request: PromptRequest, place: Place) -> PromptAnswer:
         """Take `request`, which has a place in `input`, through all stages."""

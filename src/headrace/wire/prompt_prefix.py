@@ -66,7 +66,12 @@ def prefix_of(call: OpenAICall, tenant: str, salt: bytes) -> tuple[int, ...]:
         text = _text(call)
     except (msgspec.MsgspecError, UnicodeError):
         return ()
-    hasher = _salted((tenant, call.model), salt, b"prompt")
+    return text_prefix(text, tenant, call.model, salt)
+
+
+def text_prefix(text: bytes, tenant: str, model: str, salt: bytes) -> tuple[int, ...]:
+    """The chain of a prompt's text as the engine reads it, as `prefix_of`; empty where not one block is full."""
+    hasher = _salted((tenant, model), salt, b"prompt")
     # One hash that is read at the end of each block: what it says there covers all the text before.
     update, digest, digests = hasher.update, hasher.digest, list[bytes]()
     for start in range(0, min(len(text), _MOST_BYTES) - BLOCK_BYTES + 1, BLOCK_BYTES):
