@@ -93,10 +93,12 @@ class AdaptiveLimit:
     @value.setter
     def value(self, value: float) -> None:
         self._value = value
-        self.limit = max(1, int(value)) if self._adaptive else self.most
-        if self.looking:
-            self.limit = 1
-        self.ample = min(self.most, self.limit + max(1, int(GUESTS * self.limit)))
+        self.limit, self.ample = self._places(1.0 if self.looking else value)
+
+    def _places(self, value: float) -> tuple[int, int]:
+        """Requests that may be in flight, and with the places for guests."""
+        limit = max(1, int(value)) if self._adaptive else self.most
+        return limit, min(self.most, limit + max(1, int(GUESTS * limit)))
 
     @property
     def found(self) -> float | None:
@@ -122,10 +124,16 @@ class AdaptiveLimit:
         self.value = value
 
     def full(self, in_flight: int, guest: bool, now: float) -> bool:
-        """As many as may be are in flight already; a `guest` finds more places."""
-        if self.looks_until and now >= self.looks_until:
+        """As many as may be are in flight already; a `guest` finds more places. Asking changes nothing."""
+        limit, ample = self.limit, self.ample
+        if self.looking and now >= self.looks_until:
+            limit, ample = self._places(self._value)
+        return in_flight >= (ample if guest else limit)
+
+    def pass_time(self, now: float) -> None:
+        """Something happened at the instance: a look whose time is over ends."""
+        if now >= self.looks_until:
             self.looked()
-        return in_flight >= (self.ample if guest else self.limit)
 
     @property
     def looking(self) -> bool:

@@ -305,7 +305,7 @@ class Dispatcher:
                 pool.waited = False
                 for state in pool.members:
                     if not any(other.tree.root.queued for other in state.pools):
-                        state.gate.note_closed("", now)
+                        state.gate.shut_times.note("", now)
             return
         pool.waited = True
         call = self._passed if self._passed is not None and self._passed.pool is pool else None
@@ -313,7 +313,7 @@ class Dispatcher:
             reason = state.closed(pool.least, now) or ("slow_start" if pool.holds_back(state, now) else "")
             if not reason and call is not None:
                 reason = state.closed(state.uncached(call.request), now, call.flow.service_class)
-            state.gate.note_closed(reason or "other", now)
+            state.gate.shut_times.note(reason or "other", now)
 
     def _watch(self, pool: Pool, now: float) -> None:
         """Wake when an instance comes back, may open by itself, or was waited for in vain, while something waits."""

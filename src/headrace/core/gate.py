@@ -28,6 +28,7 @@ from headrace.core.breadth import Breadth
 from headrace.core.engine_view import EngineView
 from headrace.core.pace import Pace
 from headrace.core.settings import Settings
+from headrace.core.shut_times import ShutTimes
 from headrace.model import EngineReport, Instance, ServiceClass, Usage
 
 _FIRST_GUESS = 2e-4
@@ -94,9 +95,6 @@ class Gate:
     """The gates of one instance, and what feeds them."""
 
     __slots__ = (
-        "_closed",
-        "_closed_at",
-        "_closed_for",
         "_first",
         "_lapsing",
         "_read",
@@ -113,6 +111,7 @@ class Gate:
         "pending",
         "prefill_known",
         "prefill_seconds",
+        "shut_times",
         "unseen",
         "unstarted",
         "window",
@@ -136,10 +135,7 @@ class Gate:
         self.prefill_seconds = _FIRST_GUESS
         """Seconds of prefill per prompt token, learned from streams that were alone in the window."""
         self.prefill_known = False
-        self._closed: dict[str, float] = {}
-        """How long each reason kept something waiting, up to `_closed_at`."""
-        self._closed_for = ""
-        self._closed_at = 0.0
+        self.shut_times = ShutTimes()
         self._seen: dict[ServiceClass, float] = {}
         self._read = 0
         """Prompt tokens read so far."""
@@ -225,24 +221,11 @@ class Gate:
             soonest = min(soonest, self.limiter.looks_until)
         return None if soonest == inf else soonest
 
-    def note_closed(self, reason: str, now: float) -> None:
-        """Something waits here for `reason`; "" : nothing does any more."""
-        if reason == self._closed_for:
-            return
-        self._closed = self.closed_seconds(now)
-        self._closed_for, self._closed_at = reason, now
-
-    def closed_seconds(self, now: float) -> dict[str, float]:
-        """How long each reason has kept something waiting."""
-        spent = dict(self._closed)
-        if self._closed_for:
-            spent[self._closed_for] = spent.get(self._closed_for, 0.0) + now - self._closed_at
-        return spent
-
     # ------------------------------------------------------------------ in, along, out
 
     def enter(self, tokens: int, service_class: ServiceClass, streamed: bool, now: float, whole: bool = True) -> Pass:
         """Take a place; the caller has asked `shut` before. `whole`: nothing of the prompt is known to be cached."""
+        self._lapse(now)
         lapses = None if streamed or self.window is None else now + tokens * self.prefill_seconds
         taken = Pass(tokens, service_class, now, lapses, alone=whole and self.unstarted == 0)
         taken.lone = self.in_flight == 0
@@ -267,6 +250,7 @@ class Gate:
 
     def started(self, place: Pass, now: float) -> None:
         """The first content is here: the prompt has been read."""
+        self._lapse(now)
         self._learn_prefill(now)
         self._start(place)
         if place.unseen and place.lapses is None:
@@ -279,12 +263,14 @@ class Gate:
 
     def progressed(self, place: Pass, tokens: int, now: float) -> None:
         """The request made `tokens` tokens since it last did."""
+        self._lapse(now)
         self._learn_prefill(now)
         self._count(place, tokens, now)
         self._tick(now)
 
     def reported(self, report: EngineReport | None, now: float) -> None:
         """The engine's metrics were polled; None: they said nothing."""
+        self._lapse(now)
         self.engine.take(report, self.in_flight, self.unseen, now)
         if report is not None and report.running is not None:
             self.breadth.shown(int(report.running), now)
@@ -299,6 +285,7 @@ class Gate:
         `usage` is that of a complete answer that was made here from its first token to its last; None for any other.
         """
         if place.present:
+            self._lapse(now)
             if usage is not None and not usage.reasoning:
                 self._count_rest(place, usage.completion, now)
             place.present = False
@@ -371,6 +358,9 @@ class Gate:
             self.engine.begun()
 
     def _lapse(self, now: float) -> None:
+        """What ends by itself in time ends. First of all whenever anything happens here, so that it makes no difference
+        whether somebody asked meanwhile, which does the same."""
+        self.limiter.pass_time(now)
         while self._lapsing and (self._lapsing[0][0] <= now or not self._lapsing[0][2].unstarted):
             self._start(heappop(self._lapsing)[2])
 

@@ -325,7 +325,7 @@ class InstanceState:
             metrics_stale=engine.stale(now),
             engine_waiting=None if report is None else report.waiting,
             engine_kv=None if report is None else report.kv,
-            closed_seconds=self.gate.closed_seconds(now),
+            closed_seconds=self.gate.shut_times.seconds(now),
             load=self.load,
             breaker_changes=dict(self.breaker.changes),
             breaker_for=now - self.breaker.opened_at if self.breaker.state(now) is not BreakerState.CLOSED else 0.0,
