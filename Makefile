@@ -17,7 +17,7 @@ ENGINE  := $(VENV)/.real-engine
 LISTS   := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup develop real-engine serve dev chat demo test test-all test-more lint format bench generate plots clean
+.PHONY: wheel-compiled help setup develop real-engine serve dev chat demo test test-all test-more lint format bench generate plots clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ format: $(DEVELOP) ## let ruff sort imports and lay out the code
 
 bench: $(DEVELOP) ## measure: added latency, decisions per second, the micro table
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+wheel-compiled: $(DEVELOP) ## build a wheel whose deciding half is machine code (needs a C compiler; some minutes)
+	@HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(PIP) wheel --no-deps -w dist .
 
 generate: $(RUNTIME) ## write examples/headrace.yaml and schema/headrace.schema.json anew
 	@$(BIN)/headrace check --schema > schema/headrace.schema.json

@@ -1,6 +1,7 @@
 """`make bench`: every measurement as a table.
 
-`--json FILE` writes the numbers, `--quick` takes a tenth of the time, names select.
+`--json FILE` writes the numbers, `--quick` takes a tenth of the time, names select, `--write` puts the tables into
+`docs/performance.md`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from benchmarks import page
 from benchmarks.report import Report
 
-NAMES = ("overhead", "decisions", "micro")
+NAMES = ("peers", "overhead", "growth", "decisions", "micro")
 
 
 def main() -> None:
@@ -25,8 +27,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", choices=[*NAMES, []], help="which; all of them without a name")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
-    console, numbers = Console(), {}
+    console, numbers, reports = Console(), {}, list[Report]()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     for name in asked.names or NAMES:
         with Progress(*columns, console=console, transient=True) as progress:
@@ -34,9 +37,12 @@ def main() -> None:
             report: Report = importlib.import_module(f"benchmarks.{name}").run(asked.quick)
         show(console, report)
         numbers[name] = report.numbers
+        reports.append(report)
     console.print(
         f"[dim]Python {platform.python_version()}, {platform.machine()}; timings on a shared machine are noisy[/dim]"
     )
+    if asked.write:
+        page.write([report for report in reports if report.rows])
     if asked.json:
         asked.json.write_text(json.dumps(numbers, indent=2))
 

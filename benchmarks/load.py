@@ -65,7 +65,10 @@ def bodies(count: int, *, stream: bool = False, tokens: int = 16, gap_us: int = 
         number += 1
         if number > count:
             return None
-        asked: dict[str, object] = {"model": "bench", "messages": [{"role": "user", "content": f"question {number} " + "y" * 200}]}
+        asked: dict[str, object] = {
+            "model": "bench",
+            "messages": [{"role": "user", "content": f"question {number} " + "y" * 200}],
+        }
         if stream:
             asked |= {"stream": True, "max_tokens": tokens, "seed": gap_us}
         return json.dumps(asked).encode()

@@ -52,7 +52,7 @@ class Headrace:
         instances = config.model_instances()
         self._keys, self._key_in = config.secrets(), config.key_in
         self._variables = {i.api_key_env: self._keys[i.id] for i in instances if i.api_key_env and i.id in self._keys}
-        self._upstream = new_client()
+        self._upstream = new_client(config.proxies())
         timeouts = Timeouts(
             connect=config.timeouts.connect,
             first_token=config.timeouts.first_token,

@@ -114,6 +114,10 @@ class DeadlineExpired(HeadraceError):
     """The caller's deadline passed before the answer was complete."""
 
 
+class IllegalMove(RuntimeError):
+    """A call was moved along an edge that does not exist: a bug of the scheduler's own."""
+
+
 class ConfigError(Exception):
     """The configuration cannot be used; the message names the key and, where known, the nearest right one."""
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from headrace.runtime.client import STALE_WITHIN
 from headrace.runtime.direct_upstream import DirectUpstream
 from headrace.runtime.engine_address import place_of, request_head
 from headrace.runtime.failures import Failure
@@ -170,6 +171,33 @@ def test_connecting_is_bounded_in_time() -> None:
             await upstream.close()
 
     run_virtual(story(), settle=0.02)
+
+
+def test_a_kept_link_that_ends_late_is_not_taken_for_a_stale_one() -> None:
+    """An engine that dies over a call has had it: the call is not sent a second time behind the retry budget's back."""
+
+    async def story() -> None:
+        async with ScriptedEngine() as engine:
+            upstream, dies = DirectUpstream(), asyncio.Event()
+            engine.once(steps.answer("one"), [steps.wait(dies.wait), steps.cut()])
+            await served(upstream, engine)
+            listener, _ = ask(upstream, engine)
+            asyncio.get_running_loop().call_later(2 * STALE_WITHIN, dies.set)
+            assert await listener.ended() is Failure.CUT
+            assert (upstream.replays, len(engine.requests)) == (0, 2)
+            await upstream.close()
+
+    run_virtual(story(), settle=0.02)
+
+
+async def test_links_are_told_apart_by_where_they_lead(upstream: DirectUpstream, engine: ScriptedEngine) -> None:
+    """Two spellings of one engine's address share its links, also when the first has been forgotten."""
+    await served(upstream, engine)
+    place_of.cache_clear()
+    listener = Listener()
+    upstream.open(f"{engine.url}/", ASK, listener, WITHIN)
+    assert await listener.ended() is None
+    assert engine.connections == 1
 
 
 @pytest.mark.parametrize(

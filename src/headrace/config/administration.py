@@ -76,7 +76,9 @@ class AdminSection(Section):
         """What is probably not meant, of the key that is in force."""
         if key is None or len(key) >= SHORT_KEY:
             return ()
-        return (f"The admin key can be guessed: it has fewer than {SHORT_KEY} characters (try `openssl rand -hex 24`).",)
+        return (
+            f"The admin key can be guessed: it has fewer than {SHORT_KEY} characters (try `openssl rand -hex 24`).",
+        )
 
     def variables(self, env: Mapping[str, str]) -> dict[str, str]:
         """The variables that may hold keys of instances given by API, with their values. Never log this."""

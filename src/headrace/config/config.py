@@ -50,6 +50,7 @@ from headrace.core.settings import (
 )
 from headrace.errors import ConfigError
 from headrace.model import Instance, ServiceClass
+from headrace.runtime.proxies import Proxies, proxies_in
 from headrace.runtime.stores.keeping import Keeping
 from headrace.runtime.webhooks import Hook
 
@@ -104,6 +105,7 @@ class Config(Section):
     _hook_secret: str | None = PrivateAttr(default=None)
     _admin_key: str | None = PrivateAttr(default=None)
     _variables: dict[str, str] = PrivateAttr(default_factory=dict)
+    _proxies: Proxies = PrivateAttr(default_factory=Proxies)
 
     @model_validator(mode="after")
     def _instances_differ(self) -> Self:
@@ -152,6 +154,7 @@ class Config(Section):
         known._hook_secret = self._secret_of_hook(env)
         known._admin_key = self.admin.key(env)
         known._variables = self.admin.variables(env)
+        known._proxies = proxies_in(env)
         return known
 
     def _secret_of_hook(self, env: Mapping[str, str]) -> str | None:
@@ -162,6 +165,10 @@ class Config(Section):
         if not secret:
             raise ConfigError(f"dead_letters.webhook.secret_env: the environment variable {hook.secret_env} is not set")
         return secret
+
+    def proxies(self) -> Proxies:
+        """The HTTP proxies that the environment names for engines elsewhere. Never log this: passwords may be in it."""
+        return self._proxies
 
     def secrets(self) -> dict[str, str]:
         """Each instance's key by its id; instances without one are absent. Never log this."""

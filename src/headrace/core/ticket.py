@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.core.limits import Lease
 from headrace.core.share import Charge, Entry, Node
 from headrace.core.timers import Timer
+from headrace.errors import IllegalMove
 from headrace.model import AttemptRecord, CacheResult, FallbackCause, Flow, Request, ServiceClass
 
 if TYPE_CHECKING:
@@ -51,10 +52,6 @@ _MOVES: dict[State, frozenset[State]] = {
 
 
 _NOBODY = dict.fromkeys(sorted(ServiceClass, key=lambda c: c.rank), 0)
-
-
-class IllegalMove(RuntimeError):
-    """A call was moved along an edge that does not exist: a bug of the scheduler."""
 
 
 class Second(NamedTuple):

@@ -6,6 +6,7 @@ random choice of two is left out, so looking changes no decision.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ from headrace.core.ticket import Call
 from headrace.model import InstanceView
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from headrace.core.instance_state import InstanceState
 
 

@@ -1,7 +1,7 @@
 """What the gateway wants of an HTTP client to the engines, and who takes what it brings.
 
 Two of them keep these promises: `direct_upstream.DirectUpstream`, the lean one, and `upstream.Upstream` on aiohttp for
-interpreters without httptools. `new_client` makes the better one there is.
+interpreters without httptools and for engines behind an HTTP proxy. `new_client` makes the better one there is.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Protocol
 from headrace.runtime.failures import Failure
 
 if TYPE_CHECKING:
+    from headrace.runtime.proxies import Proxies
     from headrace.wire.adapters import EngineRequest
 
 KEEPALIVE = 15.0
 """Seconds a connection nobody uses is kept."""
+STALE_WITHIN = 1.0
+"""Seconds after which the end of a used connection no longer shows that the engine had closed it before the call: by
+then it would have been seen, and the engine has been working on the call."""
 
 
 class Sink(Protocol):
@@ -89,8 +93,13 @@ class Client(Protocol):
         ...
 
 
-def new_client() -> Client:
-    """The leanest client that this interpreter can run."""
+def new_client(proxies: Proxies | None = None) -> Client:
+    """The leanest client that this interpreter can run; for engines behind one of `proxies`, one that knows them."""
+    if proxies:
+        from headrace.runtime.proxies import WithProxies  # noqa: PLC0415 - hardly anybody needs it
+        from headrace.runtime.upstream import Upstream  # noqa: PLC0415 - the slower one is not loaded in vain
+
+        return WithProxies(new_client(), Upstream(proxy=proxies.of), proxies)
     try:
         from headrace.runtime.direct_upstream import DirectUpstream  # noqa: PLC0415 - needs httptools
     except ImportError:

@@ -4,7 +4,8 @@ The same promises as `upstream.Upstream`, at a third of its cost per request. A 
 being made. Of the links that are free the one used last is taken first, so that the others grow old and are closed.
 
 A kept link may have been closed by the engine at the moment it is used again (RFC 9112 section 9.3.1). Such a call is
-sent once more, on a new link, if not one byte of an answer came; a new link that ends without an answer is a failure.
+sent once more, on a new link, if the link ended at once and not one byte of an answer came; one that ends later, and a
+new link that ends without an answer, is a failure.
 
 Bounds: those of a link; while paused, what one read brought; links free for `keepalive` seconds are closed. The number
 of links is bounded by the gates, not here.
@@ -15,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from socket import SOCK_STREAM
@@ -44,7 +44,8 @@ class DirectUpstream:
         self.replays = 0
         """Calls sent a second time because their kept link turned out to be closed."""
         self._keepalive = keepalive
-        self._free: defaultdict[Place, list[Link]] = defaultdict(list)
+        self._free: dict[tuple[bool, str, int], list[Link]] = {}
+        """Free links by endpoint, the one used last at the end; no empty lists."""
         self._links: set[Link] = set()
         self._running: set[EngineExchange] = set()
         self._probing: set[EngineExchange] = set()
@@ -99,9 +100,11 @@ class DirectUpstream:
 
     def take(self, place: Place) -> Link | None:
         """See `engine_exchange.Links`."""
-        free = self._free.get(place)
+        free = self._free.get(place.endpoint)
         while free:
             link = free.pop()
+            if not free:
+                del self._free[place.endpoint]
             if link.usable:
                 return link
         return None
@@ -145,7 +148,7 @@ class DirectUpstream:
         assert isinstance(link.place, Place)
         loop = link.loop
         link.since = loop.time()
-        self._free[link.place].append(link)
+        self._free.setdefault(link.place.endpoint, []).append(link)
         if self._sweep is None:
             self._sweep = loop.call_later(self._keepalive, self._close_idle, loop)
 
@@ -153,9 +156,11 @@ class DirectUpstream:
         """See `engine_link.Owner`."""
         assert isinstance(link.place, Place)
         self._links.discard(link)
-        free = self._free.get(link.place)
+        free = self._free.get(link.place.endpoint)
         if free is not None and link in free:
             free.remove(link)
+            if not free:
+                del self._free[link.place.endpoint]
         if self._all_gone is not None and not self._links and not self._all_gone.done():
             self._all_gone.set_result(None)
 
@@ -197,6 +202,7 @@ class _Gathering:
 
     def __init__(self, limit: int) -> None:
         self.answer: asyncio.Future[tuple[int, Mapping[str, str], bytes]] = asyncio.get_running_loop().create_future()
+        self.answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())  # or asyncio complains
         self._limit = limit
         self._status = 0
         self._headers: Mapping[str, str] = {}

@@ -20,6 +20,8 @@ _OWN = frozenset(
 class Place:
     """Where an engine listens. `named` is the Host header's value; `base` the path before every other, without slash.
 
+    Two of the same address are not equal; what links are told apart by is `endpoint`.
+
     `credentials` is the value of an Authorization header that the address itself asks for, or "".
     """
 
@@ -29,6 +31,11 @@ class Place:
     named: str
     base: str
     credentials: str = field(repr=False)
+    endpoint: tuple[bool, str, int] = field(init=False)
+    """Scheme, host and port."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "endpoint", (self.secure, self.host, self.port))
 
     @property
     def literal(self) -> tuple[int, int, int, str, tuple[str, int]] | None:

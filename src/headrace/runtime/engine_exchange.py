@@ -12,7 +12,7 @@ from typing import Protocol
 
 import structlog
 
-from headrace.runtime.client import Sink
+from headrace.runtime.client import STALE_WITHIN, Sink
 from headrace.runtime.engine_address import Place
 from headrace.runtime.engine_link import Head, Link
 from headrace.runtime.failures import Failure, UpstreamFailed, unconnected
@@ -55,6 +55,7 @@ class EngineExchange:
         "_place",
         "_request",
         "_reused",
+        "_sent_at",
         "_sink",
         "_unpacker",
         "connecting",
@@ -71,6 +72,7 @@ class EngineExchange:
         self._group = group
         self._place: Place
         self._request = b""
+        self._sent_at = 0.0
         self._link: Link | None = None
         self._reused = self._paused = self._over = self._delivering = False
         self._head: Head | None = None
@@ -86,6 +88,7 @@ class EngineExchange:
             self._connect()
         else:
             self._reused = True
+            self._sent_at = link.loop.time()
             self._link = link
             link.send(self, request, self._body)
 
@@ -143,8 +146,8 @@ class EngineExchange:
 
     def lost(self, failure: Failure, detail: str, answered: bool) -> None:
         """See `engine_link.Rider`."""
-        self._link = None
-        if self._reused and not answered:
+        link, self._link = self._link, None
+        if self._reused and not answered and link is not None and link.loop.time() - self._sent_at < STALE_WITHIN:
             self._reused = False
             self._links.replayed()
             self._connect()

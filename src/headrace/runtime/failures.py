@@ -50,6 +50,8 @@ def translated(error: Exception) -> UpstreamFailed:
             return UpstreamFailed(Failure.CONNECT, "no secure connection")
         case aiohttp.ClientConnectorError():
             return UpstreamFailed(Failure.CONNECT, f"no connection{errno_of(error.os_error)}")
+        case aiohttp.ClientHttpProxyError():
+            return UpstreamFailed(Failure.CONNECT, f"the proxy refused ({error.status})")
         case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
             return UpstreamFailed(Failure.CONNECT, "the address is no HTTP address")
         case aiohttp.ClientPayloadError():

@@ -5,8 +5,8 @@ An abort closes the socket at once, without flushing what the engine has not rea
 socket's buffers fill and the engine itself is slowed down.
 
 A pooled connection may have been closed by the engine at the moment it is used again (RFC 9112 section 9.3.1). Such a
-call is sent once more, on a fresh connection, if not one byte of an answer came; a fresh connection that ends without
-an answer is a failure.
+call is sent once more, on a fresh connection, if the connection ended at once and not one byte of an answer came; one
+that ends later, and a fresh one that ends without an answer, is a failure.
 
 Bounds: 64 KiB of read buffer per connection (twice that before reading stops), 16 KiB per header line, 128 headers,
 connections idle for `keepalive` seconds are closed. The number of connections is bounded by the gates, not here.
@@ -15,7 +15,7 @@ connections idle for `keepalive` seconds are closed. The number of connections i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from io import BytesIO
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.tracing import Trace
 from yarl import URL
 
-from headrace.runtime.client import KEEPALIVE, Client, Connection, Sink
+from headrace.runtime.client import KEEPALIVE, STALE_WITHIN, Client, Connection, Sink
 from headrace.runtime.failures import BREAKAGE, Failure, UpstreamFailed, translated, unanswered
 from headrace.runtime.guarded_resolver import GuardedResolver
 
@@ -50,12 +50,13 @@ _log = structlog.get_logger(__name__)
 class Upstream:
     """Sends requests to engines.
 
-    `keepalive` is how long an unused connection is kept, in seconds. Must be used from one event loop; nothing is
-    created before the first call.
+    `keepalive` is how long an unused connection is kept, in seconds; `proxy` names the HTTP proxy to ask for an
+    address, None: none. Must be used from one event loop; nothing is created before the first call.
     """
 
-    def __init__(self, *, keepalive: float = KEEPALIVE) -> None:
+    def __init__(self, *, keepalive: float = KEEPALIVE, proxy: Callable[[str], str | None] = lambda _: None) -> None:
         self._keepalive = keepalive
+        self._proxy = proxy
         self._pooled: aiohttp.ClientSession | None = None
         self._fresh: aiohttp.ClientSession | None = None
         self._running: set[_Exchange] = set()
@@ -146,7 +147,8 @@ class Upstream:
         request: EngineRequest,
         connect_timeout: float | None,
     ) -> aiohttp.ClientResponse:
-        wire.reused = False
+        wire.reused, loop = False, asyncio.get_running_loop()
+        began = loop.time()
         token = _WIRE.set(wire)
         try:
             response = await session.request(
@@ -155,11 +157,12 @@ class Upstream:
                 data=_payload(request.body),
                 headers=[(name, value) for name, value in request.headers if name.lower() not in _FRAMING],
                 allow_redirects=False,
+                proxy=self._proxy(address),
                 timeout=aiohttp.ClientTimeout(total=None, connect=connect_timeout),
                 trace_request_ctx=wire,
             )
         except BREAKAGE as error:
-            if wire.reused and unanswered(error):
+            if wire.reused and unanswered(error) and loop.time() - began < STALE_WITHIN:
                 raise _StaleConnection from error
             raise translated(error) from error
         finally:

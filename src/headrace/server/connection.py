@@ -18,11 +18,12 @@ from typing import Any
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from headrace.errors import body_too_slow
+from headrace.errors import body_too_slow, invalid_request
 from headrace.server.app import Application
 from headrace.server.asgi import CUT_EXTENSION
 from headrace.server.direct import DirectExchange
 from headrace.server.intake import LINGER
+from headrace.wire.openai import error_body
 
 HEAD_LIMIT = 64 * 1024
 """Most bytes of a request line with its headers; more gets 431."""
@@ -31,10 +32,10 @@ HEAD_TIMEOUT = 30.0
 STALL_LOOKS = 4
 """How often per stall timeout it is seen whether a caller has taken something."""
 
-_BODY = b'{"error":{"message":"The headers are too large.","type":"invalid_request_error","param":null,"code":null}}'
+_BODY = error_body(invalid_request(f"The headers are larger than {HEAD_LIMIT} bytes. Send less.", status=431))
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    b"content-length: " + str(len(_BODY)).encode() + b"\r\n\r\n" + _BODY
+    b"content-length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
 )
 
 

@@ -17,7 +17,7 @@ from typing import Protocol
 import structlog
 
 from headrace.errors import Fault, HeadraceError, internal_error
-from headrace.server.exchange import HIGH_WATER, Handler, header_value
+from headrace.server.exchange import HIGH_WATER, Handler, header_value, headers_of
 from headrace.server.identity import request_id_of
 from headrace.server.intake import Hold, Intake, announced, unreadable
 from headrace.server.refusals import refuse, refuse_early
@@ -129,11 +129,7 @@ class DirectExchange:
     def header(self, name: str) -> str | None:
         """See `Exchange`."""
         if self._headers is None:
-            headers: dict[str, str] = {}
-            for raw_name, raw_value in self._raw_headers:
-                key, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-                headers[key] = f"{headers[key]}, {value}" if key in headers else value
-            self._headers = headers
+            self._headers = headers_of(self._raw_headers)
         return self._headers.get(name)
 
     def start(self, status: int, headers: Sequence[tuple[str, str]]) -> None:

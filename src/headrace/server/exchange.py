@@ -63,6 +63,15 @@ Handler = Callable[[Exchange], None]
 """Answers an exchange, now or from callbacks. Must not wait."""
 
 
+def headers_of(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers by their lower-case names, as `Exchange.header` gives them."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in raw:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
+
+
 def header_value(value: str) -> str:
     """A header's value; what it cannot carry is percent-encoded, so that nothing can be smuggled into an answer."""
     return value if value.isascii() and value.isprintable() else quote(value, safe=_HEADER_SAFE)
