@@ -64,7 +64,7 @@ dev: $(RUNTIME) ## the gateway and two mock engines, restarted when code or conf
 chat: $(RUNTIME) ## talk to a running gateway, or to the built-in echo engine
 	@$(BIN)/headrace chat $(ARGS)
 
-demo: $(RUNTIME) ## 20 requests, 3 model calls, an outage: no key, no network (ARGS='--scene power-user')
+demo: $(RUNTIME) ## 20 requests, 3 model calls, an outage: no key, no network (ARGS='--scene failover')
 	@$(BIN)/headrace demo $(ARGS)
 
 test: $(DEVELOP) ## run the tests (TESTARGS='-k breaker')
@@ -100,6 +100,7 @@ generate: $(RUNTIME) ## write examples/headrace.yaml and schema/headrace.schema.
 plots: $(DEVELOP) ## draw the pictures in docs/plots anew (some minutes)
 	@mkdir -p build/plots
 	@$(BIN)/headrace demo --scene power-user --plot docs/plots/power-user.png > build/plots/power-user.txt
+	@$(BIN)/headrace demo --scene failover --plot docs/plots/failover.png > build/plots/failover.txt
 	@$(BIN)/headrace simulate examples/shares.yaml --policy fair,pass_through --plot docs/plots/shares.png > build/plots/shares.txt
 	@$(BIN)/headrace simulate S1 --policy fair,poll_gate,pass_through --plot docs/plots/s1.png > build/plots/s1.txt
 	@$(BIN)/headrace simulate S2 --policy fair,poll_gate,pass_through --plot build/plots/s.png > build/plots/s2.txt

@@ -160,10 +160,10 @@ def test_json_and_exit_code_from_the_command(
 def test_scenes_and_the_options_that_belong_to_them(capsys: pytest.CaptureFixture[str]) -> None:
     """`list` names the scenes; an option of another scene is refused before anything begins."""
     demo(scene=Scene.LIST)
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["outage", "power-user"]
-    with pytest.raises(Refused, match="--trace belongs to --scene outage"):
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["outage", "power-user", "failover"]
+    with pytest.raises(Refused, match="--trace belongs to --scene outage or failover"):
         demo(scene=Scene.POWER_USER, trace=Path("x.json"))
-    with pytest.raises(Refused, match="--plot belongs to --scene power-user"):
+    with pytest.raises(Refused, match="--plot belongs to --scene power-user or failover"):
         demo(plot=Path("x.png"))
 
 

@@ -37,12 +37,14 @@ class Scene(StrEnum):
 
     OUTAGE = "outage"
     POWER_USER = "power-user"
+    FAILOVER = "failover"
     LIST = "list"
 
 
 SCENES = {
     Scene.OUTAGE: "twelve requests that need three model calls, then a provider that goes down (a second)",
     Scene.POWER_USER: "one user who asks for much, two who ask for little, under four strategies (45 seconds)",
+    Scene.FAILOVER: "seven users stream from two engines, one of which is killed and comes back (13 seconds)",
 }
 
 
@@ -50,8 +52,12 @@ def demo(
     *,
     scene: Annotated[Scene, typer.Option(help="What to play; `list` says what there is.")] = Scene.OUTAGE,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was measured as one JSON object.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="power-user: draw a picture there (png, svg, pdf).")] = None,
-    trace: Annotated[Path | None, typer.Option(help="outage: write all events to this file, as JSON.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="power-user, failover: draw a picture there (png, svg, pdf).")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="outage, failover: write all events to this file, as JSON.")
+    ] = None,
     provider: Annotated[
         str | None,
         typer.Option(help="outage: ask a real model at openai, anthropic, or the URL of a server like theirs."),
@@ -61,30 +67,48 @@ def demo(
     stream: Annotated[bool, typer.Option(help="Let the real model's answers come token by token.")] = True,
 ) -> None:
     """Twelve requests that need three model calls, then an outage; or, with --scene, something else."""
-    if scene is not Scene.OUTAGE:
-        _refuse("outage", {"--trace": trace, "--provider": provider, "--model": model, "--key-env": key_env})
-    if scene is Scene.LIST:
-        print("\n".join(f"{name.value:<12}{what}" for name, what in SCENES.items()))
-        return
-    if scene is Scene.POWER_USER:
-        from headrace.cli.power_user.command import power_user
+    own: dict[Scene, Mapping[str, object]] = {
+        Scene.OUTAGE: {"--provider": provider, "--model": model, "--key-env": key_env, "--trace": trace},
+        Scene.POWER_USER: {"--plot": plot},
+        Scene.FAILOVER: {"--plot": plot, "--trace": trace},
+    }
+    _refuse(scene, own)
+    match scene:
+        case Scene.LIST:
+            print("\n".join(f"{name.value:<12}{what}" for name, what in SCENES.items()))
+            return
+        case Scene.POWER_USER:
+            from headrace.cli.power_user.command import power_user
 
-        raise typer.Exit(power_user(plot, quiet=as_json))
-    _refuse("power-user", {"--plot": plot})
+            raise typer.Exit(power_user(plot, quiet=as_json))
+        case Scene.FAILOVER:
+            from headrace.cli.failover.command import failover
+
+            raise typer.Exit(failover(plot, trace, quiet=as_json))
+        case Scene.OUTAGE:
+            _outage(provider, model, key_env, trace, stream=stream, quiet=as_json)
+
+
+def _outage(
+    provider: str | None, model: str | None, key_env: str | None, trace: Path | None, *, stream: bool, quiet: bool
+) -> None:
     worker, name = choose(provider, model, key_env, os.environ, stream=stream)
-    story = _play(worker, name, quiet=as_json)
+    story = _play(worker, name, quiet=quiet)
     if trace is not None:
         _write(trace, story)
-    if as_json:
+    if quiet:
         timings = {part: round(seconds, 4) for part, seconds in story.seconds.items()}
         print(json.dumps({**story.totals, "timings": timings}))
 
 
-def _refuse(scene: str, options: Mapping[str, object]) -> None:
-    """Raises Refused for an option that is given and belongs to another scene."""
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise Refused(f"{given[0]} belongs to --scene {scene}")
+def _refuse(scene: Scene, options: Mapping[Scene, Mapping[str, object]]) -> None:
+    """Raises Refused for an option that is given and belongs to other scenes only."""
+    mine = options.get(scene, {})
+    for other in options.values():
+        for name, value in other.items():
+            if value is not None and name not in mine:
+                owners = " or ".join(owner.value for owner, its in options.items() if name in its)
+                raise Refused(f"{name} belongs to --scene {owners}")
 
 
 def choose(

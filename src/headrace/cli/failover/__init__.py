@@ -1,0 +1,1 @@
+"""The scene `failover`: one of two engines is killed while it answers, and comes back."""
