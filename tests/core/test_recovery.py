@@ -129,7 +129,7 @@ def test_the_soonest_return_counts_only_those_that_return_by_themselves() -> Non
 
 @pytest.mark.parametrize(
     ("seconds", "ending"),
-    [((0.0, 50.0), None), ((9.0, 50.0), None), ((11.0, 50.0), Ending.RATE_LIMITED)],
+    [((0.0, 50.0), None), ((9.0, 50.0), None), ((11.0, 50.0), Ending.NO_INSTANCE)],
 )
 def test_waiting_makes_sense_while_one_comes_back_soon(seconds: tuple[float, ...], ending: Ending | None) -> None:
     """Within the longest wait a request queues; beyond it the caller is told at once."""

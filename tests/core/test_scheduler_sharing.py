@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.limits import LimitRule
-from headrace.core.settings import FairnessSettings, LimitSettings, RecoverySettings, Settings
+from headrace.core.settings import FairnessSettings, HealthSettings, LimitSettings, RecoverySettings, Settings
 from headrace.model import CacheResult, Cause, Ending, Finished, Outcome, Probed, Remember, ServiceClass, Usage
 from tests.core.inventory import nothing_held
 from tests.core.script import Stage, arrive, begun, done, engine, failed, leave, looked, more, play, sealed, totals
@@ -122,7 +122,8 @@ def test_the_follower_who_takes_over_may_succeed() -> None:
 
 def test_after_a_take_over_waiting_is_bounded_again() -> None:
     """A follower whose wait had turned into running may have to wait once more: his class's time, not for ever."""
-    stage = Stage(engine("a"), settings=Settings(recovery=RecoverySettings(max_attempts=1)))
+    settings = Settings(recovery=RecoverySettings(max_attempts=1), health=HealthSettings(grace=1000.0))
+    stage = Stage(engine("a"), settings=settings)
     stage.do(0.0, arrive("lead", key="k"))
     stage.do(0.0, arrive("follow", "bob", key="k"))
     stage.wait(100.0)

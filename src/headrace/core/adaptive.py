@@ -67,6 +67,7 @@ class AdaptiveLimit:
         "_value",
         "ample",
         "limit",
+        "looking",
         "looks_until",
         "most",
     )
@@ -77,6 +78,8 @@ class AdaptiveLimit:
         self._slow_start = True
         self.looks_until = inf if adaptive else 0.0
         """Until when only the machine's own pace is looked for; infinite: not yet, 0: not any more."""
+        self.looking = False
+        """It is at present."""
         self._signs = 0
         self._before = 0.0
         """The limit before the refusals of late."""
@@ -108,7 +111,7 @@ class AdaptiveLimit:
     def recall(self, value: float) -> None:
         """Begin from what was found before a restart. A limit that is fixed stays."""
         if self._adaptive:
-            self.looks_until = 0.0
+            self.looks_until, self.looking = 0.0, False
             self.value = min(max(1.0, value), float(self.most))
             self._slow_start = False
 
@@ -121,11 +124,14 @@ class AdaptiveLimit:
         value = min(self.value, float(most)) if adaptive and self._adaptive else float(most)
         self.most = most
         self._adaptive = adaptive
+        self.looking = self.looking and adaptive
         self.value = value
 
     def full(self, in_flight: int, guest: bool, now: float) -> bool:
         """As many as may be are in flight already; a `guest` finds more places. Asking changes nothing."""
         limit, ample = self.limit, self.ample
+        if in_flight < limit:
+            return False
         if self.looking and now >= self.looks_until:
             limit, ample = self._places(self._value)
         return in_flight >= (ample if guest else limit)
@@ -135,21 +141,16 @@ class AdaptiveLimit:
         if now >= self.looks_until:
             self.looked()
 
-    @property
-    def looking(self) -> bool:
-        """Only the machine's own pace is looked for at present."""
-        return self._adaptive and 0.0 < self.looks_until < inf
-
     def look(self, now: float) -> None:
         """A stream is sent to the idle machine."""
-        if self.looks_until == inf:
-            self.looks_until = now + _LOOK
+        if self._adaptive and self.looks_until == inf:
+            self.looks_until, self.looking = now + _LOOK, True
             self.value = self._value
 
     def looked(self) -> None:
         """The machine was seen calm, or will not be."""
         if self.looks_until:
-            self.looks_until = 0.0
+            self.looks_until, self.looking = 0.0, False
             self.value = self._value
 
     def refused(self, in_flight: int, now: float) -> None:

@@ -14,19 +14,28 @@ What was seen is remembered for one to two `_PERIOD`s: an engine that was restar
 
 from __future__ import annotations
 
+from headrace.core.pace import Pace
+
 _TOGETHER = 0.005
 """First tokens of one step come within this time, in seconds."""
 _PERIOD = 30.0
 
 
 class Breadth:
-    """What one engine has shown."""
+    """What one engine has shown.
 
-    __slots__ = ("_before", "_group", "_of_late", "_since", "_together", "running")
+    Args:
+        pace: how fast its tokens come, which tells how long its steps are.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_before", "_group", "_of_late", "_pace", "_since", "_together", "most", "running")
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
         self.running = 0
         """Streams that have begun and not ended."""
+        self.most = 0
+        """Requests that it worked on at the same time, of late."""
         self._of_late = self._before = 0
         """The most that was seen in the present period, and in the one before."""
         self._since = 0.0
@@ -35,35 +44,23 @@ class Breadth:
         self._together = 0
         """Those that were streaming then, and those that have begun since in the same step."""
 
-    @property
-    def most(self) -> int:
-        """Requests that it worked on at the same time, of late."""
-        return max(self._of_late, self._before)
+    def begun(self, entered: float, now: float) -> None:
+        """The first token of a stream is here, which was sent at `entered`.
 
-    def begun(self, entered: float, step: float, now: float) -> None:
-        """The first token of a stream is here.
-
-        Args:
-            entered: when it was sent; what was sent after a step's first token cannot have shared the step.
-            step: seconds of the engine's steps, as far as they are known: an upper bound.
-            now: monotonic seconds.
+        What was sent after a step's first sign cannot have shared the step.
         """
-        if entered >= self._group:
-            self._group = float("-inf")
-        self._sign(step, now)
+        if entered >= self._group or self._apart(entered, now):
+            self._group, self._together = now, self.running
         self._together += 1
         self.running += 1
-        self.shown(self._together, now)
+        if self._together > self._of_late or now - self._since >= _PERIOD:
+            self.shown(self._together, now)
 
-    def ended(self, step: float, now: float) -> None:
+    def ended(self, entered: float, now: float) -> None:
         """One of the streams that have begun ended."""
-        self._sign(step, now)
+        if self._apart(entered, now):
+            self._group, self._together = now, self.running
         self.running -= 1
-
-    def _sign(self, step: float, now: float) -> None:
-        if now - self._group > min(_TOGETHER, 0.5 * step):
-            self._group = now
-            self._together = self.running
 
     def shown(self, number: int, now: float) -> None:
         """So many were seen at the same time."""
@@ -71,3 +68,13 @@ class Breadth:
             self._before = self._of_late if now - self._since < 2 * _PERIOD else 0
             self._of_late, self._since = self.running, now
         self._of_late = max(self._of_late, number)
+        self.most = max(self._of_late, self._before)
+
+    def _apart(self, entered: float, now: float) -> bool:
+        """This sign, of a request sent at `entered`, belongs to another step than the one before."""
+        passed = now - self._group
+        if passed > _TOGETHER:
+            return True
+        # A step takes no longer than a token, nor than the whole stay of a request.
+        stay = now - entered
+        return passed > 0.5 * min(self._pace.tpot or self._pace.base or stay, stay)

@@ -97,6 +97,7 @@ class Gate:
     __slots__ = (
         "_first",
         "_lapsing",
+        "_may_wait",
         "_read",
         "_seen",
         "_seq",
@@ -123,7 +124,10 @@ class Gate:
         self.batch = BatchLimit(settings.gate.batch_floor)
         self.engine = EngineView(settings.metrics.stale_after, settings.gate.waiting_below)
         self.pace = Pace()
-        self.breadth = Breadth()
+        self.breadth = Breadth(self.pace)
+        most = settings.gate.waiting_below
+        self._may_wait = (max(min(most, 1.0), most - 1.0), most)
+        """Requests that may wait in the engine; the second for guests."""
         self.window = instance.window_tokens
         self.in_flight = self.batch_in_flight = 0
         self.unstarted = 0
@@ -170,24 +174,25 @@ class Gate:
         self, tokens: int, now: float, service_class: ServiceClass = ServiceClass.NORMAL, guest: bool = False
     ) -> str:
         """Why a request with so many uncached prompt tokens may not enter now; "" when it may."""
-        if self.limiter.full(self.in_flight, guest, now):
+        in_flight, window = self.in_flight, self.window
+        if in_flight >= self.limiter.limit and self.limiter.full(in_flight, guest, now):
             return "in_flight"
-        if self.window is not None:
+        if window is not None:
             if self._lapsing:
                 self._lapse(now)
-            if self.unstarted and self.unstarted + tokens > self.window:
+            if self.unstarted and self.unstarted + tokens > window:
                 return "window"
-        if self.in_flight and (reason := self._overfull(tokens, service_class, guest, now)):
-            return reason
+        if in_flight:
+            may_wait = self._may_wait[guest]
+            if self.engine.polled and self.engine.fresh(now) is not None:
+                if reason := self._overfull(tokens, service_class, may_wait, now):
+                    return reason
+            elif window is not None and self.pending >= may_wait and in_flight >= self.breadth.most + may_wait:
+                return "pending"
         return self._no_batch(now) if service_class is ServiceClass.BATCH else ""
 
-    def _overfull(self, tokens: int, service_class: ServiceClass, guest: bool, now: float) -> str:
-        """Why the engine's own metrics forbid it; while they are unknown, what it has shown decides."""
-        may_wait = self._settings.waiting_below
-        if not guest and may_wait > 1.0:
-            may_wait -= 1.0
-        if self.engine.fresh(now) is None:
-            return "" if self.window is None or self._seats(may_wait) else "pending"
+    def _overfull(self, tokens: int, service_class: ServiceClass, may_wait: float, now: float) -> str:
+        """Why the engine's own metrics, which are known, forbid it."""
         if self.pace.decoding > self._slowest(service_class):
             return "pace"
         waiting = self.engine.waiting(now, self.breadth.most)
@@ -195,10 +200,6 @@ class Gate:
             return "engine_queue"
         kv = self.engine.kv(self.unstarted + tokens, now)
         return "kv" if kv is not None and kv >= self._settings.kv_below else ""
-
-    def _seats(self, may_wait: float) -> bool:
-        """One more cannot make the engine's queue longer than it may be."""
-        return self.pending < may_wait or self.in_flight < self.breadth.most + may_wait
 
     def _slowest(self, service_class: ServiceClass) -> float:
         """Seconds per token that a class bears."""
@@ -225,7 +226,8 @@ class Gate:
 
     def enter(self, tokens: int, service_class: ServiceClass, streamed: bool, now: float, whole: bool = True) -> Pass:
         """Take a place; the caller has asked `shut` before. `whole`: nothing of the prompt is known to be cached."""
-        self._lapse(now)
+        if self._lapsing or self.limiter.looking:
+            self._lapse(now)
         lapses = None if streamed or self.window is None else now + tokens * self.prefill_seconds
         taken = Pass(tokens, service_class, now, lapses, alone=whole and self.unstarted == 0)
         taken.lone = self.in_flight == 0
@@ -250,11 +252,12 @@ class Gate:
 
     def started(self, place: Pass, now: float) -> None:
         """The first content is here: the prompt has been read."""
-        self._lapse(now)
+        if self._lapsing or self.limiter.looking:
+            self._lapse(now)
         self._learn_prefill(now)
         self._start(place)
-        if place.unseen and place.lapses is None:
-            self.breadth.begun(place.entered, self._step(place, now), now)
+        if place.lapses is None and place.unseen:
+            self.breadth.begun(place.entered, now)
         self._see(place)
         if place.lapses is None and place.alone and place.tokens >= _LONG_ENOUGH:
             self._first = (place, now)
@@ -263,7 +266,8 @@ class Gate:
 
     def progressed(self, place: Pass, tokens: int, now: float) -> None:
         """The request made `tokens` tokens since it last did."""
-        self._lapse(now)
+        if self._lapsing or self.limiter.looking:
+            self._lapse(now)
         self._learn_prefill(now)
         self._count(place, tokens, now)
         self._tick(now)
@@ -285,7 +289,8 @@ class Gate:
         `usage` is that of a complete answer that was made here from its first token to its last; None for any other.
         """
         if place.present:
-            self._lapse(now)
+            if self._lapsing or self.limiter.looking:
+                self._lapse(now)
             if usage is not None and not usage.reasoning:
                 self._count_rest(place, usage.completion, now)
             place.present = False
@@ -296,7 +301,7 @@ class Gate:
             if place.unseen:
                 self._see(place)
             elif place.lapses is None:
-                self.breadth.ended(self._step(place, now), now)
+                self.breadth.ended(place.entered, now)
             self.engine.left()
             self._tick(now)
 
@@ -344,11 +349,6 @@ class Gate:
             self.pending -= 1
             self._read += place.tokens
             self.pace.prefilled(place.tokens)
-
-    def _step(self, place: Pass, now: float) -> float:
-        """Seconds that a step of the engine takes at most, as far as is known."""
-        stay = now - place.entered
-        return min(stay, self.pace.tpot or self.pace.base or stay)
 
     def _see(self, place: Pass) -> None:
         """Its beginning was seen, or will not be any more."""
