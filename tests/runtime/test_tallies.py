@@ -37,3 +37,15 @@ def test_nothing_counted_is_exposed_as_nothing() -> None:
     registry = CollectorRegistry()
     Counts(registry, "things_total", "Things.", "kind")
     assert lines(registry) == ["# HELP headrace_things_total Things.", "# TYPE headrace_things_total counter"]
+
+
+def test_what_is_gone_for_good_is_forgotten() -> None:
+    """Only the numbers whose label names it; coming back it begins at zero."""
+    registry = CollectorRegistry()
+    counts = Counts(registry, "things_total", "Things.", "kind", "size")
+    counts.add("a", "1")
+    counts.add("b", "1")
+    counts.keep("kind", {"b", "c"})
+    assert lines(registry)[2:] == ['headrace_things_total{kind="b",size="1"} 1.0']
+    counts.add("a", "1")
+    assert 'headrace_things_total{kind="a",size="1"} 1.0' in lines(registry)

@@ -118,6 +118,8 @@ class Metrics:
         elif isinstance(event, Finished):
             self._finished(event, decisions, now)
         elif isinstance(event, Reconfigured):
+            # Ids come and go with machines: those that are gone would pile up.
+            self._calls.keep("instance", {instance.id for instance in event.instances})
             self._models = self._names.union(
                 served.name for instance in event.instances for served in instance.models if "*" not in served.name
             )

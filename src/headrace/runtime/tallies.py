@@ -8,7 +8,7 @@ keeps labels few.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
@@ -28,6 +28,11 @@ class Counts(Collector):
     def add(self, *labels: str, amount: float = 1.0) -> None:
         """Count `amount` under these labels."""
         self._values[labels] = self._values.get(labels, 0.0) + amount
+
+    def keep(self, label: str, values: Collection[str]) -> None:
+        """Forget the numbers whose `label` has none of these values: what it names is gone for good."""
+        at = self._labels.index(label)
+        self._values = {labels: value for labels, value in self._values.items() if labels[at] in values}
 
     def describe(self) -> Iterable[Metric]:
         """The name, without numbers."""
