@@ -7,8 +7,8 @@ and only while little was taken so before.
 * **Deadline**: of the requests whose latest start (deadline less the time they are expected to take) comes before the
   queue would have reached them, the one with the earliest. One whose latest start has passed is late either way and
   keeps its turn.
-* **Short**: of the eight poorest siblings on one level, the one whose next request is the shortest, if it is less than
-  half as long as the one whose turn it is. Classes are no siblings in this sense: between them the head start decides.
+* **Short**: of eight siblings on one level that are among the poorest, the one whose next request is the shortest, if
+  it is at most half as long as the one whose turn it is. Between classes only the head start decides.
 
 Bound: what was taken below one node before its turn counts until the floor has passed the place it was taken at, that
 is until it would have been its turn. At any time short jobs make up at most T / 2 of it, and all together at most T, or
@@ -114,6 +114,8 @@ class Hints(Generic[Item]):
         ahead = _ahead(parent)
         ahead.settle(poorest.vt)
         most = min(most, ahead.spares(self._slack))
+        if most <= 0.0:
+            return None
         found: tuple[Entry[Item], Node[Item], float] | None = None
         limit = poorest.vt + self._slack
         for _, _, stamp, child in parent.heap[:_WINDOW]:
