@@ -111,7 +111,8 @@ class Headrace:
         path = config.dead_letters.path
         if path is None:
             return None
-        memory = InstanceMemory(sqlite_url(path), self.registry, self.gateway.step, self.gateway.learned)
+        workers, step, learned = config.server.workers, self.gateway.step, self.gateway.learned
+        memory = InstanceMemory(sqlite_url(path), self.registry, step, learned, workers=workers)
         Gauge(
             "headrace_instance_memory_degraded",
             "1: registered instances and what is learned of all cannot be kept.",

@@ -51,13 +51,19 @@ async def _threads_end_before_the_loop() -> AsyncIterator[None]:
 class Process:
     """One process's registry, its memory in `path`, and a scheduler that learns what it is told."""
 
-    def __init__(self, path: Path, *configured: Instance, every: float = EVERY) -> None:
+    def __init__(self, path: Path, *configured: Instance, every: float = EVERY, workers: int = 1) -> None:
         self.wall = 1_000_000.0
         self.told: list[Event] = []
         self.learned: tuple[Learned, ...] = ()
         self.registry = Registry(configured, self.told.append)
         self.memory = InstanceMemory(
-            sqlite_url(path), self.registry, self.told.append, self._look, wall=lambda: self.wall, every=every
+            sqlite_url(path),
+            self.registry,
+            self.told.append,
+            self._look,
+            wall=lambda: self.wall,
+            every=every,
+            workers=workers,
         )
         self.looks = 0
         self.looked = asyncio.Event()
@@ -192,6 +198,24 @@ async def test_several_may_open_a_new_file_at_the_same_time(tmp_path: Path) -> N
     assert not any(worker.memory.degraded for worker in workers)
     for worker in workers:
         await worker.memory.close()
+
+
+async def test_workers_share_what_a_kept_instance_can_take(tmp_path: Path) -> None:
+    """Four of them use a quarter each, and the file says the whole afterwards as before."""
+    path = tmp_path / "state.db"
+    first = await opened(path)
+    first.registry.add(replace(vllm("big"), max_concurrent=18, window_tokens=3072), "admin")
+    first.registry.add(replace(vllm("small"), max_concurrent=2), "admin")
+    await first.memory.close()
+    worker = Process(path, workers=4)
+    await worker.memory.open()
+    parts = {entry.instance.id: entry.instance for entry in worker.registry.instances}
+    assert (parts["big"].max_concurrent, parts["big"].window_tokens) == (4, 768)
+    assert (parts["small"].max_concurrent, parts["small"].window_tokens) == (1, None)
+    await worker.memory.close()
+    second = await opened(path)
+    assert second.registry.instances == first.registry.instances
+    await second.memory.close()
 
 
 async def test_the_configuration_wins_and_what_clashes_with_it_is_forgotten(tmp_path: Path) -> None:

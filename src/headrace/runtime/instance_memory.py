@@ -23,7 +23,7 @@ from dataclasses import replace
 import structlog
 from sqlalchemy import URL
 
-from headrace.model import Event, Learned, Recalled
+from headrace.model import Event, Instance, Learned, Recalled
 from headrace.runtime.registry import Registered, Registry
 from headrace.runtime.stores import instance_table
 from headrace.runtime.stores.database import BROKEN, make_private, open_engine, told
@@ -48,6 +48,7 @@ class InstanceMemory:
         learned: what the scheduler has learned.
         wall: wall clock in seconds.
         every: seconds between two looks at what was learned.
+        workers: so many processes serve together, and each uses its part of what a kept instance can take.
     """
 
     def __init__(
@@ -59,12 +60,14 @@ class InstanceMemory:
         *,
         wall: Callable[[], float] = time.time,
         every: float = EVERY,
+        workers: int = 1,
     ) -> None:
         self._registry = registry
         self._step = step
         self._learned = learned
         self._wall = wall
         self._every = every
+        self._workers = workers
         self._engine = open_engine(url)
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -140,8 +143,9 @@ class InstanceMemory:
             await instance_table.prepare(conn)
             kept = await instance_table.read(conn)
         self._prepared = True
-        self._registry.restore((entry for entry, _ in kept.registered), kept.drained)
-        self._rows = {entry.instance.id: (entry, at) for entry, at in kept.registered}
+        rows = [(replace(entry, instance=_part(entry.instance, self._workers)), at) for entry, at in kept.registered]
+        self._registry.restore((entry for entry, _ in rows), kept.drained)
+        self._rows = {entry.instance.id: (entry, at) for entry, at in rows}
         self._drained = kept.drained & {entry.instance.id for entry in self._registry.instances}
         if not self._started:
             addresses, now = self._addresses(), self._wall()
@@ -195,6 +199,16 @@ class InstanceMemory:
             note = _note(learned, address, now)
             if self._told.get(note.id, _NOTHING) != _gist(note):
                 yield note
+
+
+def _part(instance: Instance, workers: int) -> Instance:
+    """One worker's part of what `instance` can take, at least one request."""
+    window = instance.window_tokens
+    return replace(
+        instance,
+        max_concurrent=max(1, instance.max_concurrent // workers),
+        window_tokens=None if window is None else max(1, window // workers),
+    )
 
 
 def _note(learned: Learned, address: str, now: float) -> Note:
