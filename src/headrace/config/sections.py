@@ -120,7 +120,7 @@ class SchedulingSection(Section):
     promote_after_seconds: Seconds = Field(600.0, description="Batch that waited this long is treated as normal.")
     slack_tokens: Factor = Field(
         2048.0,
-        description="How far one user may run ahead of the poorest while the poorest one's request fits nowhere.",
+        description="What deadlines, short jobs, caches and full instances may cost others; 0: strict turns.",
     )
     weights: Weights = Field(default_factory=Weights, description="Shares.")
 

@@ -55,7 +55,7 @@ class FairnessSettings:
     promote_after: float = 600.0
     """A batch request that waited so many seconds is treated as a normal one."""
     slack: float = 2048.0
-    """How far, in charged tokens, a flow may run ahead of the floor while the head of a poorer one fits nowhere (T)."""
+    """How far, in charged tokens, a flow may run ahead of the poorest, and how much hints may cost others (T)."""
     class_weights: Mapping[ServiceClass, float] = field(
         default_factory=lambda: {ServiceClass.INTERACTIVE: 6.0, ServiceClass.NORMAL: 3.0, ServiceClass.BATCH: 1.0}
     )
