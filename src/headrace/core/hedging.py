@@ -30,6 +30,8 @@ _ENOUGH = 32
 """As many must be known before it means something."""
 _EVERY = 16
 """It is worked out anew after so many."""
+_SOONEST = 0.01
+"""Seconds before which nothing is late, however quick a pool was."""
 _MOST_SAVED = 100_000.0
 """Prompt tokens that a quiet time can save up for hedges at most."""
 
@@ -41,14 +43,14 @@ class FirstTokens:
         self._seconds: deque[float] = deque(maxlen=_KEPT)
         self._seen = 0
         self.late: float | None = None
-        """The 95th percentile; None while too little is known."""
+        """The 95th percentile, but at least 0.01; None while too little is known."""
 
     def note(self, seconds: float) -> None:
         """One more first token."""
         self._seconds.append(seconds)
         self._seen += 1
         if self._seen >= _ENOUGH and self._seen % _EVERY == 0:
-            self.late = sorted(self._seconds)[int(_SHARE * len(self._seconds))]
+            self.late = max(_SOONEST, sorted(self._seconds)[int(_SHARE * len(self._seconds))])
 
 
 class Hedger:

@@ -108,13 +108,12 @@ class Pipeline:
         routing = RoutingSettings(strategy=Strategy(strategy))
         rules = Settings(fairness=shares, queue=queue, breaker=breaker, recovery=retry, routing=routing, limits=limits)
         self._sharing, self._stages = Sharing(dedup, dedup_scope), Stages(retrieve, assemble, post)
-        self._letters, self._grace = MemoryDeadLetters(dead_letters), grace_seconds
+        self._letters, self._grace, self._salt = MemoryDeadLetters(dead_letters), grace_seconds, random.randbytes(16)
         self._backends = backends(workers, timeouts or Timeouts())
         scheduler = Scheduler(rules, instances(self._backends, max_concurrent), random)
         cache = MemoryCache(random, ttl=ttl_seconds) if dedup == "full" else None
         self._gateway = Gateway(scheduler, self._backend, cache=cache, dead_letters=self._letters)
         self._names, self._tasks = _names(random), dict[asyncio.Task[PromptAnswer], Place]()
-        self._salt = random.randbytes(16)
 
     @property
     def dlq(self) -> DeadLetterQueue:
