@@ -17,7 +17,7 @@ ENGINE  := $(VENV)/.real-engine
 LISTS   := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: wheel-compiled help setup develop real-engine serve dev chat demo test test-all test-more lint format bench generate plots clean
+.PHONY: wheel-compiled test-compiled help setup develop real-engine serve dev chat demo test test-all test-more lint format bench generate plots clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,7 +90,15 @@ bench: $(DEVELOP) ## measure: added latency, decisions per second, the micro tab
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 wheel-compiled: $(DEVELOP) ## build a wheel whose deciding half is machine code (needs a C compiler; some minutes)
-	@HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(PIP) wheel --no-deps -w dist .
+	@rm -rf dist/*.whl build/source && mkdir -p build/source
+	@cp -r src pyproject.toml mypyc.ini README.md LICENSE build/source  # a copy: what is compiled would lie beside the source
+	@cd build/source && HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(CURDIR)/$(PIP) wheel --no-deps -w $(CURDIR)/dist .
+
+test-compiled: wheel-compiled ## run the tests of the deciding half on its compiled form
+	@rm -rf build/compiled
+	@$(BIN)/python -m zipfile -e dist/headrace-*.whl build/compiled
+	@PYTHONPATH=build/compiled $(BIN)/python -c 'from headrace.core import scheduler as s; assert not s.__file__.endswith(".py"), s.__file__'
+	@PYTHONPATH=build/compiled $(BIN)/python -m pytest -q tests/core tests/wire $(TESTARGS)
 
 generate: $(RUNTIME) ## write examples/headrace.yaml and schema/headrace.schema.json anew
 	@$(BIN)/headrace check --schema > schema/headrace.schema.json

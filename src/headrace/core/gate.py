@@ -360,7 +360,8 @@ class Gate:
     def _lapse(self, now: float) -> None:
         """What ends by itself in time ends. First of all whenever anything happens here, so that it makes no difference
         whether somebody asked meanwhile, which does the same."""
-        self.limiter.pass_time(now)
+        if self.limiter.looks_until:
+            self.limiter.pass_time(now)
         while self._lapsing and (self._lapsing[0][0] <= now or not self._lapsing[0][2].unstarted):
             self._start(heappop(self._lapsing)[2])
 
