@@ -214,11 +214,13 @@ class Gate:
     def opens_at(self, now: float) -> float | None:
         """When it may open without any event: a reservation lapses, the engine's report goes stale, or the time to
         see the machine calm is over."""
-        self._lapse(now)
-        soonest = self._lapsing[0][0] if self._lapsing else inf
-        if self.engine.fresh(now) is not None:
+        soonest = inf
+        if self._lapsing:
+            self._lapse(now)
+            soonest = self._lapsing[0][0] if self._lapsing else inf
+        if self.engine.polled and self.engine.fresh(now) is not None:
             soonest = min(soonest, self.engine.stale_at)
-        if self.limiter.looks_until:
+        if self.limiter.looking:
             soonest = min(soonest, self.limiter.looks_until)
         return None if soonest == inf else soonest
 

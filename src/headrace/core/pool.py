@@ -99,9 +99,13 @@ class Pool:
 
     def lost_for(self, now: float) -> float | None:
         """Seconds for which something has waited while every instance was down; None: nothing does, or one is up."""
-        if not self.tree.root.queued or any(member.healthy for member in self.members):
+        if not self.tree.root.queued:
             self.lost_at = None
             return None
+        for member in self.members:
+            if member.healthy:
+                self.lost_at = None
+                return None
         if self.lost_at is None:
             self.lost_at = now
         return now - self.lost_at
@@ -114,7 +118,9 @@ class Pool:
                 continue
             if not (reason := member.closed(self.least, now)):
                 return Room.ANYBODY
-            if reason in _KEPT and not member.closed(self.least, now, guest=True):
+            if reason not in _KEPT or (reason == "in_flight" and member.gate.in_flight >= member.gate.limiter.ample):
+                continue
+            if not member.closed(self.least, now, guest=True):
                 found = Room.GUESTS
         return found
 
