@@ -17,7 +17,7 @@ from headrace.runtime.attempts import HttpBackend
 from headrace.runtime.backend import Backend, Timeouts
 from headrace.runtime.client import new_client
 from headrace.runtime.demand import DemandMeter
-from headrace.runtime.gateway import Gateway, Reply
+from headrace.runtime.gateway import Gateway
 from headrace.runtime.instance_memory import InstanceMemory
 from headrace.runtime.journal import Journal
 from headrace.runtime.latencies import Latencies
@@ -29,6 +29,7 @@ from headrace.runtime.registry import Registry
 from headrace.runtime.relay import Reader
 from headrace.runtime.replay_view import message
 from headrace.runtime.replays import Replays
+from headrace.runtime.reply import Reply
 from headrace.runtime.resending import Resender
 from headrace.runtime.scraping import Scraper, ScrapeSettings
 from headrace.runtime.spending import Spending

@@ -9,7 +9,8 @@ from headrace.core.scheduler import Scheduler
 from headrace.core.settings import Settings
 from headrace.model import AnswerForm, Cause, Decision, Dispatch, Event, Flow, Instance, Outcome, Request, Usage
 from headrace.runtime.backend import Port
-from headrace.runtime.gateway import Gateway, Reply
+from headrace.runtime.gateway import Gateway
+from headrace.runtime.reply import Reply
 from headrace.runtime.stores.keeping import Keeping
 from headrace.runtime.stores.memory import MemoryCache, MemoryDeadLetters
 from headrace.wire.frames import Frame
@@ -81,10 +82,16 @@ class Payload:
 
 
 class Bench:
-    """A gateway, its engines, and everything an observer saw. `now` is the gateway's clock."""
+    """A gateway, its engines, and everything an observer saw. `clock`: the loop's when None."""
 
     def __init__(
-        self, *, settings: Settings | None = None, instances: int = 1, limit: int = 10, keeping: Keeping = Keeping.WHOLE
+        self,
+        *,
+        settings: Settings | None = None,
+        instances: int = 1,
+        limit: int = 10,
+        keeping: Keeping = Keeping.WHOLE,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.engines = Engines()
         self.letters = MemoryDeadLetters()
@@ -96,6 +103,7 @@ class Bench:
             lambda _: self.engines,
             dead_letters=self.letters,
             cache=self.cache,
+            clock=clock,
             wall=lambda: 1_000_000.0,
             keeping=keeping,
             observers=[lambda event, decisions, _: self.seen.append((event, tuple(decisions)))],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from headrace.errors import Fault
 from headrace.model import Arrived, Ending
-from headrace.runtime.gateway import Reply
 from headrace.runtime.relay import AnswerHead
+from headrace.runtime.reply import Reply
 from tests.runtime.caller import Caller
 from tests.runtime.engines import Bench
 

@@ -121,6 +121,11 @@ class Scheduler:
         self._announce()
         return out
 
+    @property
+    def orders(self) -> list[Decision]:
+        """What the last fact has led to; if deciding on it raised, what had been decided until then."""
+        return self._book.out
+
     def snapshot(self, now: float) -> Snapshot:
         """What is held at `now`; O(calls + instances)."""
         book, accounts = self._book, self._accounts

@@ -24,7 +24,6 @@ from headrace.model import (
     Outcome,
     Progressed,
     Request,
-    Sealed,
     Started,
     Usage,
 )
@@ -44,7 +43,7 @@ class Flight:
     There is one attempt at a time, or a second one beside one whose first content is late. The first of the two that
     begins is the one whose bytes go out; the scheduler has the other one aborted.
 
-    `step` takes the facts that come up.
+    `step` takes the facts that come up; `sealed` is told when nobody can join the call any more.
     """
 
     __slots__ = (
@@ -63,7 +62,9 @@ class Flight:
         "usage",
     )
 
-    def __init__(self, call: str, step: Callable[[Event], None], request: Request) -> None:
+    def __init__(
+        self, call: str, step: Callable[[Event], None], request: Request, sealed: Callable[[str], None]
+    ) -> None:
         self.call = call
         self._step = step
         self._request = request
@@ -81,7 +82,7 @@ class Flight:
         self.ending_since: float | None = None
         """Since when the end of an attempt is being told, on the clock of `perf_counter`; None: it is not."""
         self.usage: Usage | None = None
-        self.relay = Relay(keep=request.fingerprint is not None, on_sealed=partial(step, Sealed(call)))
+        self.relay = Relay(keep=request.fingerprint is not None, on_sealed=partial(sealed, call))
 
     def send(self, dispatch: Dispatch, backend: Backend) -> None:
         """Start an attempt. It may be over before this returns."""

@@ -3,11 +3,15 @@
 It owns the scheduler and is the only one to call it. `step` takes a fact, lets the scheduler decide and performs
 the orders, without an await anywhere: that is the lock. A fact that turns up while orders are carried out waits in
 line until they are done. Bytes do not pass through here: they go from the attempt to the relay to the readers.
+
+What goes wrong with one fact or one order stays with it: it is logged, the other orders are carried out all the same,
+and whom it leaves without an end is told of an internal error.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -16,37 +20,48 @@ from typing import Protocol, assert_never
 
 from headrace.core.scheduler import Scheduler
 from headrace.core.weighing import Weighing
-from headrace.errors import Fault
+from headrace.errors import internal_error
 from headrace.model import (
     Abort,
     Arrived,
     Bury,
-    CacheResult,
     Cancelled,
+    Cause,
     DeadLetter,
     Decision,
     Dispatch,
     Draining,
     Ending,
     Event,
+    Finished,
     Flow,
     Instance,
     Join,
     Learned,
     Looked,
     LookUp,
+    Outcome,
+    Progressed,
     Remember,
     Request,
+    Sealed,
     Settle,
     Snapshot,
+    Started,
     WakeAt,
     Woke,
 )
 from headrace.runtime.backend import Backend
 from headrace.runtime.flight import Flight
 from headrace.runtime.relay import Reader
+from headrace.runtime.reply import Reply
 from headrace.runtime.stores import Cache, DeadLetters, letter_of
 from headrace.runtime.stores.keeping import Keeping, kept_of
+
+_log = logging.getLogger(__name__)
+
+_LOOKS_AGAIN = 1.0
+"""Seconds until what is due is looked at again, after a look that failed."""
 
 
 class Observer(Protocol):
@@ -108,8 +123,7 @@ class Gateway:
         """
         if request.id in self._replies:
             request = self._rename(request)
-        reply = Reply(self, request, reader)
-        self._replies[request.id] = reply
+        reply = self._replies[request.id] = Reply(self.step, request, reader)
         self.step(Arrived(request))
         return reply
 
@@ -198,13 +212,33 @@ class Gateway:
         try:
             while facts:
                 fact, now = facts.popleft(), self._now()
-                decisions = self._scheduler.handle(fact, now)
-                for observer in self._observers:
-                    observer(fact, decisions, now)
-                for decision in decisions:
-                    self._perform(decision, now)
+                self._carry_out(self._decide(fact, now), now)
         finally:
             self._stepping = False
+
+    def _decide(self, fact: Event, now: float) -> Sequence[Decision]:
+        try:
+            decisions = self._scheduler.handle(fact, now)
+        except Exception:  # noqa: BLE001 - the fact's outer edge: what it had decided until then is carried out
+            _log.exception("%s could not be decided on", type(fact).__name__)
+            decisions = self._scheduler.orders
+            self._carry_out(decisions, now)
+            self._forsake(fact, now)
+            return ()
+        for observer in self._observers:
+            try:
+                observer(fact, decisions, now)
+            except Exception:  # noqa: BLE001 - the observer's outer edge: nobody waits for what it counts
+                _log.exception("%s could not be observed", type(fact).__name__)
+        return decisions
+
+    def _carry_out(self, decisions: Sequence[Decision], now: float) -> None:
+        for decision in decisions:
+            try:
+                self._perform(decision, now)
+            except Exception:  # noqa: BLE001 - the order's outer edge: those of others are carried out all the same
+                _log.exception("%s could not be carried out", type(decision).__name__)
+                self._take_back(decision)
 
     def _perform(self, decision: Decision, now: float) -> None:
         match decision:
@@ -232,21 +266,79 @@ class Gateway:
         reply = self._replies[decision.ticket]
         flight = self._flights.get(decision.call)
         if flight is None:
-            flight = self._flights[decision.call] = Flight(decision.call, self.step, reply.request)
+            flight = self._flights[decision.call] = Flight(decision.call, self.step, reply.request, self._sealed)
+        if flight.relay.sealed:
+            # Its beginning went while the order to join was under way: the request comes anew and finds no such call.
+            reply.again = True
+            self._facts.extendleft((Cancelled(decision.ticket), Sealed(decision.call)))
+            return
         flight.members += 1
         reply.board(flight, decision.cache)
 
     def _settle(self, decision: Settle) -> None:
-        reply = self._replies.pop(decision.ticket)
-        flight = reply.flight
-        fault = decision.fault
-        reply.settle(decision.ending, fault if fault is None else fault.after(decision.attempts))
-        if flight is not None:
-            flight.members -= 1
-            if flight.members == 0:
-                del self._flights[flight.call]
-        if self._idle is not None and not self._replies:
-            self._idle.set()
+        reply = self._replies[decision.ticket]
+        if reply.again:
+            reply.again = False
+            self._facts.appendleft(Arrived(reply.request))
+            return
+        del self._replies[decision.ticket]
+        flight, fault = reply.flight, decision.fault
+        try:
+            reply.settle(decision.ending, fault if fault is None else fault.after(decision.attempts))
+        finally:
+            if flight is not None:
+                flight.members -= 1
+                if flight.members == 0:
+                    del self._flights[flight.call]
+            if self._idle is not None and not self._replies:
+                self._idle.set()
+
+    def _sealed(self, call: str) -> None:
+        """Nobody can join `call` any more; who is about to ask for it is to know that, so it goes to the front."""
+        self._facts.appendleft(Sealed(call))
+        if not self._stepping:
+            self.step(self._facts.popleft())
+
+    def _take_back(self, decision: Decision) -> None:
+        """An order failed: the scheduler is told what came of it, so that nobody waits for ever."""
+        match decision:
+            case Dispatch():
+                outcome = Outcome(Cause.ABORTED, detail="internal error", fault=internal_error())
+                self._facts.append(Finished(decision.call, decision.attempt, outcome))
+            case LookUp():
+                self._facts.append(Looked(decision.call, hit=False))
+            case Join():
+                if decision.ticket in self._replies:
+                    self._replies[decision.ticket].broken = True
+                self._facts.append(Cancelled(decision.ticket))
+            case _:
+                pass
+
+    def _forsake(self, fact: Event, now: float) -> None:
+        """End the requests that a fact was about, whatever the scheduler still knows of them."""
+        match fact:
+            case Arrived(request):
+                stranded = [request.id]
+            case Started() | Progressed() | Finished() | Looked():
+                stranded = [
+                    reply.id for reply in self._replies.values() if reply.flight and reply.flight.call == fact.call
+                ]
+            case Woke():
+                self._wake_at(now + _LOOKS_AGAIN, now)
+                return
+            case _:
+                return
+        for ticket in stranded:
+            reply = self._replies.get(ticket)
+            if reply is None:
+                continue
+            reply.broken = True
+            try:
+                self._carry_out(self._scheduler.handle(Cancelled(ticket), now), now)
+            except Exception:  # noqa: BLE001 - the same edge
+                _log.exception("a request could not be taken back")
+            if ticket in self._replies:
+                self._settle(Settle(ticket, "", Ending.INFERENCE_FAILURE, internal_error()))
 
     def _look_up(self, call: str, fingerprint: bytes, now: float) -> None:
         answer = self._cache.get(fingerprint, now) if self._cache is not None else None
@@ -279,57 +371,8 @@ class Gateway:
         return self._now()
 
     def _rename(self, request: Request) -> Request:
-        self._renamed += 1
-        return replace(request, id=f"{request.id}~{self._renamed}")
-
-
-class Reply:
-    """A request that was handed to the gateway; the caller's handle on it."""
-
-    __slots__ = ("_ended", "_gateway", "_reader", "_resume", "flight", "request")
-
-    def __init__(self, gateway: Gateway, request: Request, reader: Reader) -> None:
-        self._gateway = gateway
-        self._reader = reader
-        self._resume: Callable[[], None] | None = None
-        self._ended = False
-        self.request = request
-        self.flight: Flight | None = None
-
-    @property
-    def id(self) -> str:
-        """The request's id, which is new among the living."""
-        return self.request.id
-
-    def cancel(self) -> None:
-        """The caller has gone. Harmless after the end."""
-        if self.flight is not None:
-            self.flight.relay.detach(self._reader)
-        if not self._ended:  # by now another request may bear the same id
-            self._gateway.step(Cancelled(self.request.id))
-
-    def own_seconds(self, queued: bool) -> float | None:
-        """What the gateway itself took after it was opened: since the engine had said all, and if it was `queued` to
-        send it. None: no engine's end is being told just now."""
-        flight = self.flight
-        if flight is None or flight.ending_since is None:
-            return None
-        return time.perf_counter() - flight.ending_since + (flight.sending if queued else 0.0)
-
-    def resume(self) -> None:
-        """The caller can take more. Harmless when nothing waits."""
-        if self._resume is not None:
-            self._resume()
-
-    def board(self, flight: Flight, cache: CacheResult) -> None:
-        """The request was accepted and rides on `flight`."""
-        self.flight = flight
-        self._resume = flight.relay.attach(self._reader, cache)
-
-    def settle(self, ending: Ending, fault: Fault | None) -> None:
-        """The request's end. A caller who has gone is not attached any more, and so is told nothing."""
-        self._ended = True
-        if self.flight is None:
-            self._reader.end(ending, fault)
-        else:
-            self.flight.relay.end(self._reader, ending, fault)
+        asked = request.id
+        while request.id in self._replies:
+            self._renamed += 1
+            request = replace(request, id=f"{asked}~{self._renamed}")
+        return request

@@ -125,6 +125,11 @@ class Relay:
         return tuple(self._log.frames) if self._keep else None
 
     @property
+    def sealed(self) -> bool:
+        """The beginning of the answer is gone: nobody can be attached any more."""
+        return not self._keep and self._log.end > 0
+
+    @property
     def readers(self) -> int:
         """How many readers are attached and were not told to end."""
         return len(self._seats)
@@ -157,7 +162,7 @@ class Relay:
         Returns what the reader calls when it can take more. Raises RuntimeError when the beginning is gone: the caller
         must not join a sealed call.
         """
-        if not self._keep and self._log.end:
+        if self.sealed:
             raise RuntimeError("the beginning of this answer is no longer kept")
         seat = _Seat(reader, cache, joined=self._log.end)
         self._seats[id(reader)] = seat

@@ -1,0 +1,67 @@
+"""A request that the gateway has taken, as its caller sees it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from headrace.errors import Fault, internal_error
+from headrace.model import CacheResult, Cancelled, Ending, Event, Request
+from headrace.runtime.flight import Flight
+from headrace.runtime.relay import Reader
+
+
+class Reply:
+    """A request that was handed to the gateway; the caller's handle on it."""
+
+    __slots__ = ("_ended", "_reader", "_resume", "_step", "again", "broken", "flight", "request")
+
+    def __init__(self, step: Callable[[Event], None], request: Request, reader: Reader) -> None:
+        self._step = step
+        self._reader = reader
+        self._resume: Callable[[], None] | None = None
+        self._ended = False
+        self.again = self.broken = False
+        """It is to arrive once more when it is out of its call; it fell victim to a mistake of ours."""
+        self.request = request
+        self.flight: Flight | None = None
+
+    @property
+    def id(self) -> str:
+        """The request's id, which is new among the living."""
+        return self.request.id
+
+    def cancel(self) -> None:
+        """The caller has gone. Harmless after the end."""
+        if self.flight is not None:
+            self.flight.relay.detach(self._reader)
+        if not self._ended:  # by now another request may bear the same id
+            self._step(Cancelled(self.request.id))
+
+    def own_seconds(self, queued: bool) -> float | None:
+        """What the gateway itself took after it was opened: since the engine had said all, and if it was `queued` to
+        send it. None: no engine's end is being told just now."""
+        flight = self.flight
+        if flight is None or flight.ending_since is None:
+            return None
+        return time.perf_counter() - flight.ending_since + (flight.sending if queued else 0.0)
+
+    def resume(self) -> None:
+        """The caller can take more. Harmless when nothing waits."""
+        if self._resume is not None:
+            self._resume()
+
+    def board(self, flight: Flight, cache: CacheResult) -> None:
+        """The request was accepted and rides on `flight`."""
+        self.flight = flight
+        self._resume = flight.relay.attach(self._reader, cache)
+
+    def settle(self, ending: Ending, fault: Fault | None) -> None:
+        """The request's end. A caller who has gone is not attached any more, and so is told nothing."""
+        self._ended = True
+        if self.broken:
+            ending, fault = Ending.INFERENCE_FAILURE, internal_error()
+        if self.flight is None:
+            self._reader.end(ending, fault)
+        else:
+            self.flight.relay.end(self._reader, ending, fault)
