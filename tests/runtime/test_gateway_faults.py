@@ -62,7 +62,7 @@ class Stumbling:
 def stumbling(kind: type[Event], nth: int) -> tuple[Gateway, Engines]:
     """A gateway with such a scheduler, and its engines."""
     engines = Engines()
-    scheduler = cast(Scheduler, Stumbling(kind, nth))
+    scheduler = cast("Scheduler", Stumbling(kind, nth))
     return Gateway(scheduler, lambda _: engines, dead_letters=MemoryDeadLetters()), engines
 
 
