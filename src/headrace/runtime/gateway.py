@@ -217,14 +217,15 @@ class Gateway:
             self._stepping = False
 
     def _decide(self, fact: Event, now: float) -> Sequence[Decision]:
+        decisions: Sequence[Decision]
         try:
             decisions = self._scheduler.handle(fact, now)
-        except Exception:  # noqa: BLE001 - the fact's outer edge: what it had decided until then is carried out
+        except Exception:  # noqa: BLE001 - the fact's outer edge: what it had led to until then is carried out
             _log.exception("%s could not be decided on", type(fact).__name__)
             decisions = self._scheduler.orders
-            self._carry_out(decisions, now)
-            self._forsake(fact, now)
-            return ()
+            self._forsake(fact, decisions, now)
+        if not decisions and isinstance(fact, Cancelled):
+            decisions = self._stranded(fact.ticket)
         for observer in self._observers:
             try:
                 observer(fact, decisions, now)
@@ -308,37 +309,41 @@ class Gateway:
             case LookUp():
                 self._facts.append(Looked(decision.call, hit=False))
             case Join():
-                if decision.ticket in self._replies:
-                    self._replies[decision.ticket].broken = True
-                self._facts.append(Cancelled(decision.ticket))
+                self._end_broken(decision.ticket)
             case _:
                 pass
 
-    def _forsake(self, fact: Event, now: float) -> None:
-        """End the requests that a fact was about, whatever the scheduler still knows of them."""
+    def _forsake(self, fact: Event, decisions: Sequence[Decision], now: float) -> None:
+        """A fact led to `decisions` and then to a mistake: end the requests that it was about and that they do not end.
+
+        After a look at the clock there is another one soon.
+        """
+        settled = {decision.ticket for decision in decisions if isinstance(decision, Settle)}
         match fact:
             case Arrived(request):
-                stranded = [request.id]
-            case Started() | Progressed() | Finished() | Looked():
-                stranded = [
-                    reply.id for reply in self._replies.values() if reply.flight and reply.flight.call == fact.call
-                ]
+                if request.id not in settled:
+                    self._end_broken(request.id)
+            case Started(call) | Progressed(call) | Finished(call) | Looked(call):
+                for reply in tuple(self._replies.values()):
+                    if reply.flight is not None and reply.flight.call == call and reply.id not in settled:
+                        self._end_broken(reply.id)
             case Woke():
                 self._wake_at(now + _LOOKS_AGAIN, now)
-                return
             case _:
-                return
-        for ticket in stranded:
-            reply = self._replies.get(ticket)
-            if reply is None:
-                continue
-            reply.broken = True
-            try:
-                self._carry_out(self._scheduler.handle(Cancelled(ticket), now), now)
-            except Exception:  # noqa: BLE001 - the same edge
-                _log.exception("a request could not be taken back")
-            if ticket in self._replies:
-                self._settle(Settle(ticket, "", Ending.INFERENCE_FAILURE, internal_error()))
+                pass
+
+    def _end_broken(self, ticket: str) -> None:
+        """A request fell victim to a mistake: let it go, and tell its caller so."""
+        if ticket in self._replies:
+            self._replies[ticket].broken = True
+            self._facts.append(Cancelled(ticket))
+
+    def _stranded(self, ticket: str) -> Sequence[Decision]:
+        """The end of a request that the scheduler knows nothing of, because it fell over its arrival or its end."""
+        reply = self._replies.get(ticket)
+        if reply is None or not reply.broken:
+            return ()
+        return (Settle(ticket, "", Ending.INFERENCE_FAILURE, internal_error()),)
 
     def _look_up(self, call: str, fingerprint: bytes, now: float) -> None:
         answer = self._cache.get(fingerprint, now) if self._cache is not None else None
