@@ -12,7 +12,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.core.settings import RecoverySettings, Settings
-from headrace.model import AnswerForm, Cause, Flow, Outcome, ServiceClass, Usage
+from headrace.model import AnswerForm, Cause, Flow, Instance, Outcome, Reconfigured, ServiceClass, Usage
 from headrace.runtime.observe import Gauges, Metrics
 from headrace.testing import on_virtual_time
 from tests.runtime.engines import DOWN, OK, Attempt, Bench
@@ -143,6 +143,30 @@ async def test_no_caller_makes_a_series() -> None:
     assert "user-" not in text
     assert "model-" not in text
     assert "id-" not in text
+
+
+@on_virtual_time
+async def test_an_instance_that_is_gone_leaves_no_series() -> None:
+    """However many come and go, only those that are there are shown, and those that stay keep their counts."""
+    observed = busy()
+    assert observed.value("model_calls_total", instance="gpu-1") > 0
+    before = observed.value("model_calls_total", instance="gpu-2")
+    stays = Instance(id="gpu-2", max_concurrent=10)
+    for number in range(100):
+        gone = Instance(id=f"gone-{number}", max_concurrent=10)
+        observed.bench.gateway.step(Reconfigured((stays, gone)))
+        observed.bench.ask(f"at {number}", only=gone.id)
+        observed.bench.engines.attempts[-1].finish(outcome=DOWN)
+        observed.bench.gateway.step(Reconfigured((stays,)))
+    named = {
+        sample.labels["instance"]
+        for family in observed.registry.collect()
+        for sample in family.samples
+        if "instance" in sample.labels
+    }
+    assert named == {"gpu-2"}
+    assert observed.value("model_calls_total", instance="gpu-2") == before
+    observed.bench.assert_empty()
 
 
 @on_virtual_time
