@@ -153,9 +153,23 @@ def test_addresses_have_one_spelling(written: Written, address: str, clean: str)
             ),
         ),
         ('[{address: "http://h:p0rt"}]', "instances[0].address: the address is no URL"),
+        ('[{address: "http://h:0"}]', "instances[0].address: the address has the port 0, at which nothing can listen"),
+        *(
+            (
+                f'[{{address: "{address}"}}]',
+                "instances[0].address: the address must not hold spaces or control characters",
+            )
+            for address in ("http://h/a b", "http://h/\\r\\nx: y", "http://h\\t:1", "http://h/\\0", "http://a b/")
+        ),
+        (
+            '[{address: "http://h/ü"}]',
+            "instances[0].address: the path of the address must be ASCII; write other characters as %C3%BC",
+        ),
+        (f'[{{address: "http://h/{"x" * 2048}"}}]', "instances[0].address: the address is longer than 2048 characters"),
+        ("[{engine: echo, id: a b}]", "instances[0].id: should have the form ^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"),
         (
             "[{engine: echo, models: []}]",
-            "instances[0].models: Tuple should have at least 1 item after validation, not 0",
+            "instances[0].models: must not be empty",
         ),
         (
             "[{engine: echo, models: ['a=b*']}]",
@@ -201,8 +215,17 @@ def test_a_window_can_be_set_or_taken_away(written: Written) -> None:
         ("instances: [{adress: x}]", "instances[0].adress: unknown key; did you mean address?"),
         ("dedup: {zzz: 1}", "dedup.zzz: unknown key; known here: mode, ttl_seconds, max_entries, max_bytes, scope"),
         ("server: {port: 70000}", "server.port: should be less than or equal to 65535"),
+        ("server: {port: many}", "server.port: should be a whole number"),
+        ("server: {insecure: perhaps}", "server.insecure: should be true or false"),
+        ("timeouts: {idle: long}", "timeouts.idle: should be a number"),
+        (
+            "routing: {spill_after_seconds: [1]}",
+            "routing.spill_after_seconds: should be a number or a mapping of keys",
+        ),
+        ("models: &a {m: [*a]}", "an alias (*name) stands within what it is the name of"),
+        ("models: {m: &a [*a]}", "an alias (*name) stands within what it is the name of"),
         ("server: 3", "server: should be a mapping of keys"),
-        ("instances: {a: 1}", "instances: should be a valid tuple"),
+        ("instances: {a: 1}", "instances: should be a list"),
         ("instances: [{engine: echo, models: [{upstream: a}]}]", "instances[0].models[0].name: is missing"),
         ("timeouts: {idle: .inf}", "timeouts.idle: should be a finite number"),
         ("server: {port: 1, port: 2}", "the key 'port' is given twice in line 1, column 19"),

@@ -74,6 +74,9 @@ def test_mistakes_in_the_environment_are_named() -> None:
         load(None, {"HEADRACE_SCHEDULING__QUEUE_SISE": "6"})
     with pytest.raises(ConfigError, match="policy holds a value, not keys"):
         load(None, {"HEADRACE_SCHEDULING__POLICY": "fair", "HEADRACE_SCHEDULING__POLICY__X": "1"})
+    for value in ("2026-13-45", "[" * 5000, "&a [*a]"):
+        with pytest.raises(ConfigError, match=r"^HEADRACE_SERVER__PORT: "):
+            load(None, {"HEADRACE_SERVER__PORT": value})
 
 
 def test_a_port_set_by_kubernetes_is_no_port() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Literal
 from urllib.parse import urlsplit, urlunsplit
 
@@ -24,6 +25,10 @@ way is full, the next one has something to begin with, and the engine builds no 
 
 MOST_FOUND = 256
 """With `max_concurrent: auto`, requests at an instance at most; what vLLM runs at once on cards of 80 GB."""
+
+
+LONGEST_ADDRESS = 2048
+"""Characters of an address at most."""
 
 
 class ModelEntry(Section):
@@ -118,8 +123,7 @@ class InstanceSection(Section):
             )
         if self.resume == "on" and Engine(self.engine) not in GOING_ON:
             raise ValueError(f"resume cannot be on: {self.engine} has no way to go on from a part of an answer")
-        names = [entry.name for entry in self.models]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(name for name, times in Counter(entry.name for entry in self.models).items() if times > 1)
         if twice:
             raise ValueError(f"the model '{twice[0]}' is named twice")
         return self
@@ -162,8 +166,14 @@ def clean_address(address: str) -> str:
 
     Raises ValueError for what is no http(s) base URL, without repeating the address (it may hold a password).
     """
+    address = address.strip()
+    # Where they are is where an address ends in a request line; the parsing below would drop some of them silently.
+    if not address.isprintable() or " " in address:
+        raise ValueError("the address must not hold spaces or control characters")
+    if len(address) > LONGEST_ADDRESS:
+        raise ValueError(f"the address is longer than {LONGEST_ADDRESS} characters")
     try:
-        parts = urlsplit(address.strip())
+        parts = urlsplit(address)
         port = parts.port
     except ValueError:
         raise ValueError("the address is no URL") from None
@@ -171,6 +181,10 @@ def clean_address(address: str) -> str:
         raise ValueError("the address must begin with http:// or https://")
     if not parts.hostname:
         raise ValueError("the address has no host")
+    if port == 0:
+        raise ValueError("the address has the port 0, at which nothing can listen")
+    if not parts.path.isascii():
+        raise ValueError("the path of the address must be ASCII; write other characters as %C3%BC")
     if parts.username is not None or parts.password is not None:
         raise ValueError("the address must not hold a user or password; name the key's variable in api_key_env")
     if parts.query or parts.fragment:

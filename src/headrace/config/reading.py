@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import get_args, get_origin
 
@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from headrace.config.config import Config
+from headrace.config.wording import worded
 from headrace.errors import ConfigError
 
 LARGEST_FILE_BYTES = 1024 * 1024
@@ -20,7 +21,6 @@ LARGEST_FILE_BYTES = 1024 * 1024
 Tree = dict[str, object]
 
 _VARIABLE = re.compile(r"\$\{env:([^}]*)\}")
-_MAPPING = re.compile(r"Input should be a valid dictionary or instance of \w+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHORT = {
     "HEADRACE_HOST": ("server", "host"),
@@ -109,11 +109,22 @@ def parsed(data: bytes, source: str) -> Tree:
         raise ConfigError(f"{source}: {error.problem or 'not YAML'}{place}") from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ConfigError(f"{source}: cannot be read as YAML") from error
+    _without_end(value, source)
     if value is None:
         return {}
     if not isinstance(value, dict):
         raise ConfigError(f"{source}: must be a mapping of sections, as `server: {{port: 8080}}`")
     return {str(key): item for key, item in value.items()}
+
+
+def _without_end(value: object, source: str, within: tuple[object, ...] = ()) -> None:
+    """Raises ConfigError for a mapping or list that an alias put into itself."""
+    if not isinstance(value, dict | list):
+        return
+    if any(value is outer for outer in within):
+        raise ConfigError(f"{source}: an alias (*name) stands within what it is the name of")
+    for item in value.values() if isinstance(value, dict) else value:
+        _without_end(item, source, (*within, value))
 
 
 def _substituted(value: Tree, env: Mapping[str, str], source: str) -> Tree:
@@ -154,9 +165,11 @@ def _from_environment(env: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...],
                 yield _SHORT[name], value
         elif "__" in name or name == "HEADRACE_INSTANCES":
             try:
-                yield tuple(name.removeprefix("HEADRACE_").lower().split("__")), yaml.load(value, _Loader)  # noqa: S506
-            except yaml.YAMLError as error:
+                read: object = yaml.load(value, _Loader)  # noqa: S506
+            except (yaml.YAMLError, RecursionError, ValueError) as error:
                 raise ConfigError(f"{name}: the value is not YAML") from error
+            _without_end(read, name)
+            yield tuple(name.removeprefix("HEADRACE_").lower().split("__")), read
 
 
 def _put(tree: Tree, keys: tuple[str, ...], value: object, place: str) -> None:
@@ -233,23 +246,26 @@ def _sentences(tree: Tree, error: ValidationError) -> Iterator[str]:
     """One sentence for each key that is wrong; the alternatives of a key are joined by `or`."""
     found: dict[str, list[str]] = {}
     for problem in error.errors(include_url=False, include_input=False):
-        text = _MAPPING.sub("should be a mapping of keys", problem["msg"].removeprefix("Value error, "))
-        text = text.replace("Input should", "should").replace("Field required", "is missing")
-        found.setdefault(_path(tree, problem["loc"]), []).append(text)
+        path = path_of(problem["loc"], tree, missing=problem["type"] == "missing")
+        found.setdefault(path, []).append(worded(problem["type"], problem["msg"], problem.get("ctx")))
     for path, texts in found.items():
-        if any(other.startswith(f"{path}[") for other in found):
+        if any(other.startswith((f"{path}[", f"{path}.")) for other in found):
             continue  # what is wrong with an entry says more than what is wrong with its list
-        joined = " or ".join(dict.fromkeys(texts))
+        first, *others = dict.fromkeys(texts)
+        joined = " or ".join([first, *(text.removeprefix("should be ") for text in others)])
         yield f"{path}: {joined}" if path else joined
 
 
-def _path(tree: Tree, loc: tuple[int | str, ...]) -> str:
-    """The place in the file; what a validation library adds to tell the branches of a union apart is left out."""
-    here: object = tree
-    path = ""
+def path_of(loc: Sequence[int | str], tree: object, *, missing: bool = False) -> str:
+    """The place of a wrong value in `tree` as people write it: `models[0].name`.
+
+    What a validation library adds to tell the branches of a union apart is left out. `missing`: the last part of `loc`
+    is a key that is not there.
+    """
+    here, path = tree, ""
     for number, part in enumerate(loc):
         if isinstance(here, list) and isinstance(part, int) and part < len(here):
             here, path = here[part], f"{path}[{part}]"
-        elif isinstance(here, dict) and (part in here or number == len(loc) - 1):
+        elif isinstance(here, dict) and (part in here or (missing and number == len(loc) - 1)):
             here, path = here.get(part), f"{path}.{part}" if path else str(part)
     return path
