@@ -28,7 +28,7 @@ STREAMS = (1_000, 5_000)
 _CONFIG = """
 server: {{log_level: warning}}
 instances:
-  - {{id: mock, address: "{upstream}", models: [mock], max_concurrent: 20000}}
+  - {{id: mock, address: "{upstream}", models: [mock], max_concurrent: 20000, window_tokens: null}}
 dead_letters: {{path: "{work}/letters.db"}}
 """
 # The load repeats one body; without this word most requests would be answered by one call to the engine.

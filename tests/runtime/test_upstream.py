@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
-from headrace.runtime.failures import translated
+from headrace.runtime.aiohttp_failures import translated
 from headrace.runtime.upstream import Client, Failure
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, steps
 from headrace.wire.adapters import EngineRequest

@@ -30,8 +30,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.tracing import Trace
 from yarl import URL
 
+from headrace.runtime.aiohttp_failures import BREAKAGE, translated, unanswered
 from headrace.runtime.client import KEEPALIVE, STALE_WITHIN, Client, Connection, Sink
-from headrace.runtime.failures import BREAKAGE, Failure, UpstreamFailed, translated, unanswered
+from headrace.runtime.failures import Failure, UpstreamFailed
 from headrace.runtime.guarded_resolver import GuardedResolver
 
 if TYPE_CHECKING:
