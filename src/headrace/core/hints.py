@@ -8,7 +8,8 @@ and only while little was taken so before.
   queue would have reached them, the one with the earliest. One whose latest start has passed is late either way and
   keeps its turn.
 * **Short**: of eight siblings on one level that are among the poorest, the one whose next request is the shortest, if
-  it is at most half as long as the one whose turn it is. Between classes only the head start decides.
+  it is at most half as long as the one whose turn it is. Those ahead make up no more than that one: a small request
+  does not wait for many still smaller ones. Between classes only the head start decides.
 
 Bound: what was taken below one node before its turn counts until the floor has passed the place it was taken at, that
 is until it would have been its turn. At any time short jobs make up at most T / 2 of it, and all together at most T, or
@@ -97,7 +98,7 @@ class Hints(Generic[Item]):
         found: tuple[Entry[Item], Node[Item], float] | None = None
         node = turn.leaf
         while most > 0.0 and (parent := node.parent) is not None and parent.parent is not None:
-            if parent.ready > 1 and (head := self._shortest(parent, node, most)) is not None:
+            if parent.ready > 1 and (head := self._shortest(parent, node, turn, most)) is not None:
                 found, most = head, head[0].hint.size
             node = parent
         place = None if found is None else fits(found[0].item)
@@ -108,12 +109,15 @@ class Hints(Generic[Item]):
         return Pick(entry, place)
 
     def _shortest(
-        self, parent: Node[Item], poorest: Node[Item], most: float
+        self, parent: Node[Item], poorest: Node[Item], turn: Entry[Item], most: float
     ) -> tuple[Entry[Item], Node[Item], float] | None:
-        """The shortest of the requests of at most `most` that siblings of `poorest` have next, and its place."""
+        """The shortest of the requests of at most `most` that siblings of `poorest` have next, and its place.
+
+        Together with what is ahead already it is no longer than `turn`.
+        """
         ahead = _ahead(parent)
         ahead.settle(poorest.vt)
-        most = min(most, ahead.spares(self._slack))
+        most = min(most, ahead.spares(self._slack), turn.hint.size - ahead.short)
         if most <= 0.0:
             return None
         found: tuple[Entry[Item], Node[Item], float] | None = None
