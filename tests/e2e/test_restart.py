@@ -59,6 +59,7 @@ async def test_what_was_registered_and_drained_is_so_after_kill_9(tmp_path: Path
             assert (await _admin(running, "POST", "/instances", added))["warnings"] == []
             assert (await _admin(running, "PATCH", "/instances/a", {"max_concurrent": 2}))["warnings"] != []
             await _admin(running, "POST", "/instances/a/drain")
+            await _admin(running, "POST", "/circuit-breakers/a/trip")
             await running.kill()
         async with serving(_config(first), tmp_path) as running:
             now = await _instances(running)
@@ -68,6 +69,7 @@ async def test_what_was_registered_and_drained_is_so_after_kill_9(tmp_path: Path
             ]
             assert (now["a"]["max_concurrent"], now["b"]["max_concurrent"]) == (10, 3)
             assert now["b"]["metadata"] == {"rack": "7"}
+            assert (now["a"]["breaker"], now["b"]["breaker"]) == ("open", "closed")
             assert {heard.headers["x-headrace-instance"] for heard in await _ask(running, 4)} == {"b"}
             await _admin(running, "POST", "/instances/a/undrain")
             await _admin(running, "DELETE", "/instances/b")

@@ -135,6 +135,44 @@ async def test_what_cannot_be_registered_is_told_with_its_field(body: object, st
 
 
 @pytest.mark.parametrize(
+    ("method", "path", "body", "message", "param"),
+    [
+        ("POST", "/admin/instances", None, "The body is missing. Send a JSON object.", None),
+        ("POST", "/admin/instances", [], "The body must be a JSON object.", None),
+        ("POST", "/admin/instances", {"id": ""}, "id: should have the form ^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$", "id"),
+        (
+            "POST",
+            "/admin/instances",
+            {"address": "http://10.0.0.1/a b"},
+            "address: the address must not hold spaces or control characters",
+            "address",
+        ),
+        ("PATCH", "/admin/instances/a", {"tier": None}, "tier: should be 'local' or 'remote'", "tier"),
+        ("PATCH", "/admin/instances/a", {"models": None}, "models: should be a list", "models"),
+        ("PATCH", "/admin/instances/a", {"models": []}, "models: must not be empty", "models"),
+        (
+            "PATCH",
+            "/admin/instances/a",
+            {"window_tokens": {}},
+            "window_tokens: should be a whole number",
+            "window_tokens",
+        ),
+        ("GET", "/admin/dlq/one", None, "id: should be a whole number", "id"),
+        ("GET", "/admin/balancer/debug?model=", None, "model: must not be empty", "model"),
+    ],
+)
+async def test_what_is_wrong_is_said_in_plain_words(
+    method: str, path: str, body: object, message: str, param: str | None
+) -> None:
+    """Not in those of the validation, and with its field, also where a change does not fit what is there."""
+    async with administered() as (_, front), front.client() as client:
+        answer = await send(client, method, path, body)
+        assert answer.status == 422
+        assert str(answer.error["message"]).startswith(message)
+        assert answer.error["param"] == param
+
+
+@pytest.mark.parametrize(
     ("data", "headers", "status"),
     [
         (b"{", {}, 400),

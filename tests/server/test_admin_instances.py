@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import cast
 
+from headrace.build import Headrace
 from headrace.config import Config
+from headrace.server.admin.ports import AdminPort
 from headrace.server.settings import AdminSettings, ServerSettings
-from tests.server.administered import KEY, LOCKED, SECRET, administered, routes, send
+from tests.server.administered import KEY, LOCKED, OPEN, SECRET, administered, routes, send
+from tests.server.fakes import FakeGateway, front_door
 
 # ---------------------------------------------------------------------------------------------------------- instances
 
@@ -132,8 +136,50 @@ async def test_drains_and_breakers_are_worked_by_hand() -> None:
         assert 0 < tripped["breaker_opens_in_seconds"] <= 60
         assert await state() == (False, "open", "breaker")
         reset = json.loads((await send(client, "POST", "/admin/circuit-breakers/a/reset")).body)
-        assert reset == {"instance": "a", "breaker": "closed", "breaker_opens_in_seconds": 0.0}
+        assert reset == {"instance": "a", "breaker": "closed", "breaker_opens_in_seconds": 0.0, "warnings": []}
         assert await state() == (False, "closed", "open")
+
+
+class Contested:
+    """A gateway whose instance `b` is removed by somebody else while a change is written; it cannot be written, too."""
+
+    def __init__(self, gateway: Headrace) -> None:
+        self._gateway = gateway
+        self.removing = False
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._gateway, name)
+
+    async def saved(self) -> bool:
+        """The moment in which the other one is faster."""
+        if self.removing:
+            self._gateway.registry.remove("b")
+        return False
+
+
+async def test_what_was_done_is_answered_although_the_instance_goes_meanwhile() -> None:
+    """While a change is written, somebody else removes the instance: whoever made it is told that it was made."""
+    made = {"id": "b", "address": "http://10.0.0.7", "models": ["b"]}
+    steps = [
+        ("PATCH", "/admin/instances/b", {"max_concurrent": 3}, 200),
+        ("POST", "/admin/instances/b/drain", None, 200),
+        ("POST", "/admin/instances/b/undrain", None, 200),
+        ("POST", "/admin/circuit-breakers/b/trip", None, 200),
+        ("POST", "/admin/circuit-breakers/b/reset", None, 200),
+        ("POST", "/admin/instances", made, 201),
+    ]
+    async with administered() as (gateway, _):
+        contested = Contested(gateway)
+        port = FakeGateway(administration=cast(AdminPort, contested))
+        async with front_door(port, OPEN) as front, front.client() as client:
+            for method, path, body, status in steps:
+                contested.removing = False
+                if status == 200:
+                    await send(client, "POST", "/admin/instances", made)
+                contested.removing = True
+                answer = await send(client, method, path, body)
+                assert answer.status == status, answer.body
+                assert any("forgotten" in word for word in json.loads(answer.body)["warnings"])
 
 
 async def test_what_goes_on_can_be_seen() -> None:

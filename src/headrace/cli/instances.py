@@ -85,6 +85,10 @@ def _added(answer: Mapping[str, object], *, as_json: bool) -> None:
         return
     entry = _entry(answer)
     print(f"added {entry.get('id')}: {entry.get('engine')}, {entry.get('address') or 'built in'}, {_models(entry)}")
+    _warn(answer)
+
+
+def _warn(answer: Mapping[str, object]) -> None:
     for warning in _texts(answer.get("warnings")):
         print(f"warning: {warning}")
 
@@ -96,8 +100,7 @@ def remove_instances(which: Ids, *, gateway: GatewayUrl = DEFAULT_URL, key: Admi
     for name in which:
         answer = client.delete(instance_path(name))
         print(f"removed {name}")
-        for warning in _texts(answer.get("warnings")):
-            print(f"warning: {warning}")
+        _warn(answer)
 
 
 @instances.command("drain")
@@ -105,8 +108,9 @@ def drain_instances(which: Ids, *, gateway: GatewayUrl = DEFAULT_URL, key: Admin
     """Send nothing new to instances; what runs there ends."""
     client = AdminClient(gateway, key)
     for name in which:
-        entry = _entry(client.post(instance_path(name, "drain")))
-        print(f"{name} gets nothing new; {entry.get('in_flight')} requests are running there")
+        answer = client.post(instance_path(name, "drain"))
+        print(f"{name} gets nothing new; {_entry(answer).get('in_flight')} requests are running there")
+        _warn(answer)
 
 
 @instances.command("undrain")
@@ -114,8 +118,9 @@ def undrain_instances(which: Ids, *, gateway: GatewayUrl = DEFAULT_URL, key: Adm
     """Send to instances again."""
     client = AdminClient(gateway, key)
     for name in which:
-        client.post(instance_path(name, "undrain"))
+        answer = client.post(instance_path(name, "undrain"))
         print(f"{name} is used again")
+        _warn(answer)
 
 
 @instances.command("reset")
@@ -137,6 +142,7 @@ def _work_breakers(how: str, which: Sequence[str], gateway: str, key: str | None
         wait = answer.get("breaker_opens_in_seconds")
         more = f" for {wait:.0f} s" if isinstance(wait, int | float) and wait > 0 else ""
         print(f"the breaker of {name} is {answer.get('breaker')}{more}")
+        _warn(answer)
 
 
 # ------------------------------------------------------------------------------------------------------ what is shown

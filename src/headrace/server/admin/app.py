@@ -14,6 +14,8 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from headrace import __version__
+from headrace.config.reading import path_of
+from headrace.config.wording import worded
 from headrace.errors import Fault, HeadraceError, internal_error, invalid_request
 from headrace.server.admin.dead_letters import dead_letter_routes
 from headrace.server.admin.documents import document_routes
@@ -29,7 +31,10 @@ _ABOUT = """Operate a running headrace: instances, breakers, what goes on, dead 
 Send the key as `X-API-Key`, or as `Authorization: Bearer`. Without a configured key only this machine is let in.
 Every error is `{"error": {"message", "type", "param", "code"}}`; the message says what to do.
 """
-_WORDS = {"extra_forbidden": "unknown key; /docs lists the known ones", "missing": "is missing"}
+_OF_BODY = {
+    "missing": "The body is missing. Send a JSON object.",
+    "model_attributes_type": "The body must be a JSON object.",
+}
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": text}
     for status, text in {
@@ -111,10 +116,15 @@ async def _invalid(_: Request, error: Exception) -> Response:
     # A key that is not known is often why others are missing.
     problems: Sequence[Mapping[str, Any]] = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
     first = problems[0]
-    param = path_of(first["loc"], error.body)
-    text = str(first["msg"]).removeprefix("Value error, ").replace("Input should", "should")
-    text = _WORDS.get(first["type"], text)
-    if first["type"] == "json_invalid":
+    kind, loc = first["type"], first["loc"]
+    of_body = loc[0] == "body"
+    param = path_of(loc[1:], error.body, missing=kind == "missing") if of_body else str(loc[-1])
+    text = worded(kind, first["msg"], first.get("ctx"))
+    if kind == "extra_forbidden":
+        text = "unknown key; /docs lists the known ones"
+    elif loc == ("body",):
+        text = _OF_BODY.get(kind, text)
+    if kind == "json_invalid":
         return _answer(invalid_request(f"The body is no JSON: {first['ctx']['error']}.", code="invalid_json"))
     more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
     message = f"{param}: {text}{more}" if param else f"{text}{more}"
@@ -135,19 +145,3 @@ async def _unserved(_: Request, error: Exception) -> Response:
 async def _mistaken(_: Request, __: Exception) -> Response:
     """A bug; the caller is told nothing of it, and the door logs it."""
     return _answer(internal_error())
-
-
-def path_of(loc: Sequence[int | str], body: object) -> str:
-    """The place of a wrong value as people write it: `models[0].name`.
-
-    Where it was (body, query) is left out, and so is what the validation adds to tell the branches of a union apart.
-    """
-    if loc[0] != "body":
-        return str(loc[-1])
-    here, path = body, ""
-    for number, part in enumerate(loc[1:], 2):
-        if isinstance(here, list) and isinstance(part, int) and part < len(here):
-            here, path = here[part], f"{path}[{part}]"
-        elif isinstance(here, dict) and (part in here or number == len(loc)):
-            here, path = here.get(part), f"{path}.{part}" if path else str(part)
-    return path

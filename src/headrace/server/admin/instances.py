@@ -50,19 +50,17 @@ def instance_routes(port: AdminPort, listed: Allowed, key_variables: Collection[
     @router.delete("/{id}", summary="Remove an instance; what runs there ends there")
     async def remove_instance(id: str) -> Removed:  # noqa: A002
         warnings = desk.registry.remove(desk.known(id).instance.id)
-        return Removed(id=id, warnings=[*warnings, *await desk.kept()])
+        return Removed(id=id, warnings=[*warnings, *await kept(port)])
 
     @router.post("/{id}/drain", summary="Send nothing new there; what runs ends")
     async def drain_instance(id: str) -> InstanceAnswer:  # noqa: A002
         desk.registry.drain(desk.known(id).instance.id)
-        warnings = await desk.kept()
-        return InstanceAnswer(instance=desk.one(id), warnings=list(warnings))
+        return await desk.answer(id)
 
     @router.post("/{id}/undrain", summary="Send to it again")
     async def undrain_instance(id: str) -> InstanceAnswer:  # noqa: A002
         desk.registry.undrain(desk.known(id).instance.id)
-        warnings = await desk.kept()
-        return InstanceAnswer(instance=desk.one(id), warnings=list(warnings))
+        return await desk.answer(id)
 
     return router
 
@@ -97,8 +95,7 @@ class _Desk:
         """Check and register. Raises HeadraceError for what may not be (400) or is there already (409)."""
         words = await self._check(given, ())
         instance = given.as_instance(free_id(self.registry, given))
-        warnings = (*self.registry.add(instance, given.source), *await self.kept())
-        return InstanceAnswer(instance=self.one(instance.id), warnings=[*words, *warnings])
+        return await self.answer(instance.id, *words, *self.registry.add(instance, given.source))
 
     async def change(self, name: str, given: InstancePatch) -> InstanceAnswer:
         """Check and change. Raises HeadraceError, or RequestValidationError for keys that do not fit together."""
@@ -107,12 +104,12 @@ class _Desk:
         held = () if before.api_key_env is None else (before.api_key_env,)
         words = await self._check(section, held if section.address == before.address else ())
         self.known(name)  # it may have gone while its address was looked up
-        warnings = (*self.registry.replace(name, section.as_instance(name)), *await self.kept())
-        return InstanceAnswer(instance=self.one(name), warnings=[*words, *warnings])
+        return await self.answer(name, *words, *self.registry.replace(name, section.as_instance(name)))
 
-    async def kept(self) -> tuple[str, ...]:
-        """Have a change written; what to say if it cannot be."""
-        return () if await self._port.saved() else (_NOT_KEPT,)
+    async def answer(self, name: str, *warnings: str) -> InstanceAnswer:
+        """What has just been done, once it is written; while that takes, somebody else may remove the instance."""
+        shown = self.one(name)
+        return InstanceAnswer(instance=shown, warnings=[*warnings, *await kept(self._port)])
 
     def _views(self) -> Mapping[str, InstanceView]:
         return {view.id: view for view in self._port.snapshot().instances}
@@ -137,6 +134,11 @@ class _Desk:
         if not may_hold_a_key(name, self._key_variables):
             message = f"api_key_env: {name} may not be named here. List it in admin.key_variables of the configuration."
             raise _refused(message, "api_key_env", "variable_refused")
+
+
+async def kept(port: AdminPort) -> tuple[str, ...]:
+    """Have a change written; what to say if it cannot be."""
+    return () if await port.saved() else (_NOT_KEPT,)
 
 
 def find(registry: Registry, name: str) -> Registered:
@@ -176,7 +178,7 @@ def _merged(before: Instance, given: InstancePatch) -> InstanceSection:
         return InstanceSection.model_validate(fields)
     except ValidationError as error:
         problems = [{**problem, "loc": ("body", *problem["loc"])} for problem in error.errors(include_url=False)]
-        raise RequestValidationError(problems) from None
+        raise RequestValidationError(problems, body=fields) from None
 
 
 def _refused(message: str, param: str, code: str) -> HeadraceError:

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query
 from headrace import __version__
 from headrace.errors import error_for, model_not_found
 from headrace.model import AnswerForm, Flow, Mended, Request, ServiceClass, Snapshot, Tripped
-from headrace.server.admin.instances import find
+from headrace.server.admin.instances import find, kept
 from headrace.server.admin.ports import AdminPort
 from headrace.server.admin.shapes import (
     BalancerOut,
@@ -59,12 +59,12 @@ def operation_routes(port: AdminPort) -> APIRouter:
     @router.post("/circuit-breakers/{id}/reset", summary="Close a breaker and end the cooldown")
     async def reset_breaker(id: str) -> BreakerOut:  # noqa: A002 - its name in the path
         port.step(Mended(find(port.registry, id).instance.id))
-        return _breaker(port, id)
+        return await _breaker(port, id)
 
     @router.post("/circuit-breakers/{id}/trip", summary="Open a breaker: nothing is sent there until it is probed")
     async def trip_breaker(id: str) -> BreakerOut:  # noqa: A002
         port.step(Tripped(find(port.registry, id).instance.id))
-        return _breaker(port, id)
+        return await _breaker(port, id)
 
     return router
 
@@ -142,8 +142,12 @@ def _summary(port: AdminPort) -> MetricsSummary:
     )
 
 
-def _breaker(port: AdminPort, name: str) -> BreakerOut:
+async def _breaker(port: AdminPort, name: str) -> BreakerOut:
+    """How a breaker is after it was worked, once that is written."""
     view = next(view for view in port.snapshot().instances if view.id == name)
     return BreakerOut(
-        instance=name, breaker=view.breaker.value, breaker_opens_in_seconds=round(view.breaker_opens_in, 3)
+        instance=name,
+        breaker=view.breaker.value,
+        breaker_opens_in_seconds=round(view.breaker_opens_in, 3),
+        warnings=list(await kept(port)),
     )

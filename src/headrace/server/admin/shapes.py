@@ -263,3 +263,4 @@ class BreakerOut(BaseModel):
     instance: str
     breaker: str
     breaker_opens_in_seconds: float
+    warnings: list[str] = Field(default_factory=list)
