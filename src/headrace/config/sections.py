@@ -363,7 +363,7 @@ class DeadLettersSection(Section):
     )
     webhook: WebhookSection | None = Field(
         default=None,
-        description="Told of new letters, as {url: https://ops.example.com/dlq, secret_env: HOOK_SECRET}; null: nobody.",
+        description="Told of new letters, as {url: https://ops.example.com/dlq, secret_env: SECRET}; null: nobody.",
     )
 
 
