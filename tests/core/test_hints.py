@@ -41,9 +41,7 @@ def crowd(slack: float = T, behind: float = 0.0, names: str = "") -> Tree:
         ask(share, name, behind)
     for name in "abcd":
         ask(share, name, 60.0, known=False)
-    for pick in [share.pick(anywhere) for _ in names.split()]:
-        assert pick is not None
-        share.grant(pick.entry, pick.entry.hint.size)
+    serve(share, len(names.split()))
     for node in share.root.children["normal"].children["acme"].children.values():
         assert node.vt == (behind if node.key in names.split() else 0.0)
     return share
@@ -177,6 +175,18 @@ def test_short_jobs_leave_half_of_the_slack() -> None:
     ask(share, "longer", 90.0)
     ask(share, "urgent", 60.0, latest=5.0)
     assert serve(share, 1, wait=10.0) == ["urgent"]
+
+
+def test_a_small_job_does_not_wait_for_many_smaller_ones() -> None:
+    """However large the slack: what is ahead of it is no more than itself, four of 5 before one of 20, not a flood."""
+    names = [f"s{number}" for number in range(12)]
+    share = crowd(slack=10_000.0, behind=50.0, names=" ".join(names))
+    ask(share, "small", 20.0)
+    for name in names:
+        ask(share, name, 5.0)
+    served = serve(share, 10)
+    assert served[:4] == ["a", "b", "c", "d"]
+    assert served.index("small") == 8
 
 
 def test_short_jobs_pass_nobody_of_another_class() -> None:
