@@ -45,7 +45,7 @@ async def _threads_end_before_the_loop() -> AsyncIterator[None]:
     yield
     for thread in threading.enumerate():
         if thread is not threading.main_thread() and "_connection_worker" in thread.name:
-            await asyncio.to_thread(thread.join)
+            await asyncio.to_thread(thread.join, 5.0)  # that of a test that failed ends with the process only
 
 
 class Process:
@@ -293,6 +293,53 @@ async def test_a_file_that_can_be_used_later_is_read_and_written_then(tmp_path: 
     third = await opened(path)
     assert sorted(third.ids) == ["kept", "new"]
     await third.memory.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "noted_at = 'long ago'",
+        "speed = 'fast'",
+        "speed = 9e999",
+        "reliability = -3.0",
+        "open_wait = x'00ff'",
+        "cooldown_until = 'soon'",
+        'prefill_seconds = 0.0, "limit" = -1.0',
+        "address = 7.5, open_until = -9e999",
+    ],
+)
+async def test_a_note_that_makes_no_sense_costs_that_note_only(tmp_path: Path, damage: str) -> None:
+    """Somebody's hand or a bad sector: the gateway starts, and knows what the other rows say."""
+    path = tmp_path / "state.db"
+    first = await opened(path, vllm("a"), vllm("b"))
+    first.learned = (BUSY, replace(BUSY, instance="b"))
+    await first.memory.close()
+    with closing(sqlite3.connect(path)) as conn, conn:
+        conn.execute(f"UPDATE learned_of_instances SET {damage} WHERE id = 'a'")
+    with capture_logs() as logs:
+        second = await opened(path, vllm("a"), vllm("b"))
+    assert [one.instance for one in second.recalled] == ["b"]
+    assert [line["instance"] for line in logs] == ["a"]
+    await second.memory.close()
+
+
+@pytest.mark.parametrize(
+    "change", [{"max_concurrent": 0}, {"capacity": 0.0}, {"weight": -1.0}, {"models": ()}, {"window_tokens": 0}]
+)
+async def test_an_instance_that_no_configuration_would_allow_is_left_alone(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    """The scheduler divides by what it is: such a row is logged and not used."""
+    path = tmp_path / "state.db"
+    first = await opened(path)
+    first.registry.add(replace(vllm("odd"), **change), "admin")  # type: ignore[arg-type]  # one field of any type
+    first.registry.add(vllm("good"), "admin")
+    await first.memory.close()
+    with capture_logs() as logs:
+        second = await opened(path)
+    assert second.ids == ["good"]
+    assert [line["instance"] for line in logs] == ["odd"]
+    await second.memory.close()
 
 
 async def test_a_row_that_cannot_be_read_is_left_alone(tmp_path: Path) -> None:

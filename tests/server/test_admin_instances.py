@@ -170,7 +170,7 @@ async def test_what_was_done_is_answered_although_the_instance_goes_meanwhile() 
     ]
     async with administered() as (gateway, _):
         contested = Contested(gateway)
-        port = FakeGateway(administration=cast(AdminPort, contested))
+        port = FakeGateway(administration=cast("AdminPort", contested))
         async with front_door(port, OPEN) as front, front.client() as client:
             for method, path, body, status in steps:
                 contested.removing = False

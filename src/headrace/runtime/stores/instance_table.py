@@ -5,6 +5,7 @@ Only rows that this process has changed are written or deleted: another gateway 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -105,8 +106,9 @@ async def read(conn: AsyncConnection) -> Kept:
     rows = await conn.execute(sa.select(_registered).order_by(_registered.c.registered_at, _registered.c.id))
     registered = [found for row in rows if (found := _entry(row)) is not None]
     drained = await conn.scalars(sa.select(_drained.c.id))
-    notes = await conn.execute(sa.select(_notes))
-    return Kept(tuple(registered), frozenset(drained), tuple(Note(**row) for row in notes.mappings()))
+    learned = await conn.execute(sa.select(_notes))
+    notes = [note for row in learned.mappings() if (note := _note(row)) is not None]
+    return Kept(tuple(registered), frozenset(drained), tuple(notes))
 
 
 async def write(conn: AsyncConnection, changes: Changes) -> None:
@@ -140,7 +142,31 @@ async def _delete(conn: AsyncConnection, table: sa.Table, ids: Iterable[str]) ->
 
 def _entry(row: sa.Row[Any]) -> tuple[Registered, float] | None:
     try:
-        return Registered(_decoder.decode(row.instance), row.source), row.registered_at
-    except (msgspec.MsgspecError, TypeError) as error:
-        _log.warning("a registered instance cannot be read", instance=row.id, reason=str(error))
+        entry = Registered(_decoder.decode(row.instance), str(row.source)), float(row.registered_at)
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        reason = str(error)
+    else:
+        if _sound(entry[0].instance):
+            return entry
+        reason = "a bound or a weight is not above 0, or it has no models"
+    _log.warning("a registered instance cannot be read", instance=row.id, reason=reason)
+    return None
+
+
+def _sound(instance: Instance) -> bool:
+    """Whether a configuration could hold it: it was checked when it was written, not what became of it since."""
+    bounds = (instance.capacity, instance.weight, instance.max_concurrent, instance.window_tokens or 1)
+    return bool(instance.models) and instance.window_tokens != 0 and all(bound > 0 for bound in bounds)
+
+
+def _note(row: sa.RowMapping) -> Note | None:
+    try:
+        note = msgspec.convert({name: row[name] for name in Note.__slots__}, Note)
+    except msgspec.MsgspecError as error:
+        _log.warning("what was learned of an instance cannot be read", instance=row["id"], reason=str(error))
         return None
+    numbers = [value for value in (getattr(note, name) for name in Note.__slots__) if isinstance(value, float)]
+    if note.reliability <= 1 and all(0 <= number < math.inf for number in numbers):
+        return note
+    _log.warning("what was learned of an instance cannot be read", instance=note.id, reason="a number is out of bounds")
+    return None
