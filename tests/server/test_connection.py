@@ -53,6 +53,16 @@ async def test_requests_sent_ahead_are_answered_in_order() -> None:
         assert (await client.answer()).status == 404
 
 
+async def test_what_is_no_http_is_told_in_the_form_of_every_error() -> None:
+    """A head that cannot be read gets 400 with all four fields, and the connection ends."""
+    for sent in (b"FOO BAR\r\n\r\n", b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: -2\r\n\r\n{}"):
+        async with front_door(FakeGateway()) as front, front.client() as client:
+            client.writer.write(sent)
+            answer = await client.answer()
+            assert (answer.status, set(answer.error)) == (400, {"message", "type", "param", "code"})
+            assert await client.closed() == b""
+
+
 async def test_thousands_sent_ahead_are_all_answered() -> None:
     """Answers that are complete at once do not pile up on each other."""
     gateway = FakeGateway(refusal=(Ending.NO_INSTANCE, errors.no_instance(1.0)))

@@ -37,6 +37,11 @@ _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n"
     b"content-length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
 )
+_NO_HTTP = error_body(invalid_request("This is no HTTP request, or one that could be read in two ways."))
+_UNREADABLE = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    b"content-length: %d\r\n\r\n%b" % (len(_NO_HTTP), _NO_HTTP)
+)
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -154,10 +159,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP; in the middle of an answer there is only the end of the connection."""
-        if self._current is not None and self._current.started:
-            self.transport.close()
-        else:
-            super().send_400_response(msg)
+        del msg  # plain text, while every error has one form here
+        self._refuse(_UNREADABLE)
 
     def on_response_complete(self) -> None:
         """An answer is complete: the next in line, or wait for more."""
