@@ -96,7 +96,7 @@ async def test_a_stream_that_ran_out_of_time_says_so_in_its_body() -> None:
         silent = asyncio.create_task(gate.client.ask(chat("silent", stream=True), off))
         heard, refused = await told, await silent
         assert (heard.status, heard.error["code"], heard.done) == (200, "queue_timeout", False)
-        assert heard.body.count(b": queued position=1 expected_start=") == 5
+        assert heard.body.count(b": queued position=1 expected_start=") in (5, 6)  # one may be due as its time ends
         assert (refused.status, refused.error["code"]) == (503, "queue_timeout")
         assert refused.headers["x-headrace-drop-reason"] == "queue_timeout"
         assert int(refused.headers["retry-after"]) >= 1

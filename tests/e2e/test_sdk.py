@@ -160,7 +160,7 @@ async def test_the_sdk_waits_as_long_as_it_is_told_and_then_succeeds(tmp_path: P
             times.append(loop.time())
             other: list[ChatCompletionMessageParam] = [{"role": "user", "content": "other"}]
             second = asyncio.create_task(sdk.chat.completions.create(model="m", messages=other))
-            await running.logged('"status": 429')
+            await running.logged('"status":429')
             done.set()
             await first
             answer = await second

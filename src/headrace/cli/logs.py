@@ -6,14 +6,26 @@ traces show places, never the values of variables: those hold prompts and keys.
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from time import gmtime, strftime, time_ns
+from typing import TextIO, cast
 
 import msgspec
 import structlog
+
+
+class _StandardError(io.TextIOBase):
+    """Standard error as it is at the moment: loggers live longer than what it may be redirected to."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 def configure(level: str, form: str, worker: int | None = None) -> None:
@@ -21,6 +33,7 @@ def configure(level: str, form: str, worker: int | None = None) -> None:
 
     Libraries are heard from warnings on. `worker` is this process's number where there are several.
     """
+    errors = _StandardError()
     threshold = logging.getLevelNamesMapping()[level.upper()]
     first: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
@@ -31,10 +44,10 @@ def configure(level: str, form: str, worker: int | None = None) -> None:
     structlog.configure(
         processors=[*first, *last],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", errors)),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(errors)
     without_record = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(foreign_pre_chain=first, processors=[without_record, *last])

@@ -8,7 +8,8 @@ Gates that need nothing from the engine:
   burst cannot slip in between two polls. One request always fits into an empty window, however long it is. A whole (not
   streamed) answer shows no first token, so its reservation lapses after the time its prefill should take.
 * Pending: of short prompts many fit into the window. So no more requests than the engine's queue may hold are sent and
-  not begun, unless the engine has shown that it works on as many as are there at the same time (`breadth.Breadth`).
+  not begun, or an eighth of what the engine has shown to run at a time (`breadth.Breadth`), where all that is there
+  is more than that.
 
 One place of the engine's queue is kept for guests (`adaptive.GUESTS`), so that who comes into a flood need not wait for
 something of it to begin or end.
@@ -45,6 +46,8 @@ _LONG_ENOUGH = 32
 """Prompt tokens below which a first token says nothing about prefill."""
 _REPORTED = 32
 """Tokens after which a stream reports at the latest."""
+_PART_WAITING = 0.125
+"""Of what an engine was seen to run, so much may wait there where it tells nothing: a large one fills in seconds."""
 _REMEMBERED = 10.0
 """Seconds a class is protected after it was last seen."""
 
@@ -187,9 +190,14 @@ class Gate:
             if self.engine.polled and self.engine.fresh(now) is not None:
                 if reason := self._overfull(tokens, service_class, may_wait, now):
                     return reason
-            elif window is not None and self.pending >= may_wait and in_flight >= self.breadth.most + may_wait:
+            elif window is not None and self._behind(in_flight, may_wait):
                 return "pending"
         return self._no_batch(now) if service_class is ServiceClass.BATCH else ""
+
+    def _behind(self, in_flight: int, may_wait: float) -> bool:
+        """More would wait at an engine without metrics than may: so many, or a part of what it was seen to run."""
+        may_wait = max(may_wait, self.breadth.most * _PART_WAITING)
+        return self.pending >= may_wait and in_flight >= self.breadth.most + may_wait
 
     def _overfull(self, tokens: int, service_class: ServiceClass, may_wait: float, now: float) -> str:
         """Why the engine's own metrics, which are known, forbid it."""
