@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from headrace.model import BreakerState
 from headrace.testing import MockEngine, ScriptedEngine, steps
@@ -175,6 +176,7 @@ async def test_the_numbers_are_those_of_what_happened() -> None:
         await to.idle()
 
 
+@pytest.mark.slow
 @virtually
 async def test_a_flood_asks_for_more_engines_and_a_quiet_time_for_fewer() -> None:
     """Two engines and sixty users: more are asked for, twice the same; quiet minutes later, fewer; never to and fro."""

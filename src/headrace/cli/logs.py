@@ -28,10 +28,11 @@ class _StandardError(io.TextIOBase):
         sys.stderr.flush()
 
 
-def configure(level: str, form: str, worker: int | None = None) -> None:
+def configure(level: str, form: str, worker: int | None = None, *, for_good: bool = False) -> None:
     """Log to standard error from `level` on; `form` is console, json, or auto: console on a terminal.
 
     Libraries are heard from warnings on. `worker` is this process's number where there are several.
+    `for_good`: nothing else will be configured in this process, so loggers need not ask again, which saves time.
     """
     errors = _StandardError()
     threshold = logging.getLevelNamesMapping()[level.upper()]
@@ -45,7 +46,7 @@ def configure(level: str, form: str, worker: int | None = None) -> None:
         processors=[*first, *last],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", errors)),
-        cache_logger_on_first_use=True,
+        cache_logger_on_first_use=for_good,
     )
     handler = logging.StreamHandler(errors)
     without_record = structlog.stdlib.ProcessorFormatter.remove_processors_meta

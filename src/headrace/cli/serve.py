@@ -53,7 +53,7 @@ def serve(
     flags["server.log_level"] = log_level or ("warning" if talk else None)
     flags["scheduling.policy"] = policy
     chosen = choose(config, os.environ, flags, engine=engine, model=model)
-    configure(chosen.config.server.log_level, chosen.config.server.log_format)
+    configure(chosen.config.server.log_level, chosen.config.server.log_format, for_good=True)
     listed = listed_models(chosen.config)
     chosen = with_listed(chosen, listed, os.environ)
     sample = sample_model(chosen.config, listed)

@@ -70,7 +70,7 @@ class _Part:
     def work(self, worker: int, lifeline: int) -> int:
         """A worker's life; the exit code."""
         server = self.config.server
-        configure(server.log_level, server.log_format, worker)
+        configure(server.log_level, server.log_format, worker, for_good=True)
         registry, mine = CollectorRegistry(), share(self.config, worker, server.workers)
         journal = None if self.journal is None else numbered(self.journal, worker)
         noted = open_journal(journal, plain=self.plain)
