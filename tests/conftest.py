@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tests.written import Written
 
@@ -19,3 +21,11 @@ def written(tmp_path: Path) -> Written:
         return path
 
     return write
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_nobody_set_them() -> Iterator[None]:
+    """What a command sets for its own process is not the next test's."""
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()
