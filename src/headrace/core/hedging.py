@@ -31,7 +31,7 @@ _ENOUGH = 32
 _EVERY = 16
 """It is worked out anew after so many."""
 _SOONEST = 0.01
-"""Seconds before which nothing is late, however quick a pool was."""
+"""Seconds before which nothing is late, however quick a pool was or little was asked for."""
 _MOST_SAVED = 100_000.0
 """Prompt tokens that a quiet time can save up for hedges at most."""
 
@@ -43,14 +43,14 @@ class FirstTokens:
         self._seconds: deque[float] = deque(maxlen=_KEPT)
         self._seen = 0
         self.late: float | None = None
-        """The 95th percentile, but at least 0.01; None while too little is known."""
+        """The 95th percentile; None while too little is known."""
 
     def note(self, seconds: float) -> None:
         """One more first token."""
         self._seconds.append(seconds)
         self._seen += 1
         if self._seen >= _ENOUGH and self._seen % _EVERY == 0:
-            self.late = max(_SOONEST, sorted(self._seconds)[int(_SHARE * len(self._seconds))])
+            self.late = sorted(self._seconds)[int(_SHARE * len(self._seconds))]
 
 
 class Hedger:
@@ -80,7 +80,7 @@ class Hedger:
             return
         after = settings.after if settings.after is not None else self._late(call.pool)
         if after is not None:
-            call.hedging = self._timers.at(now + after, call)
+            call.hedging = self._timers.at(now + max(_SOONEST, after), call)
 
     def began(self, call: Call, now: float) -> None:
         """The first content of `call` is here, whoever made it."""
