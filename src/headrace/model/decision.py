@@ -1,0 +1,99 @@
+"""Orders out: what the scheduler wants done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.errors import Fault
+from headrace.model.outcome import CacheResult, Cause, DeadLetter, Ending, FallbackCause
+from headrace.model.request import Instance, Request, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """Ask the cache for `fingerprint` and report with `Looked`."""
+
+    call: str
+    fingerprint: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The ticket was accepted and gets the answer of `call`: what was produced so far, then live."""
+
+    ticket: str
+    call: str
+    cache: CacheResult = CacheResult.MISS
+    """MISS for the ticket that leads, JOINED for one that follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Send the call to an instance now. `waited` is the time in the queue in seconds."""
+
+    call: str
+    attempt: int
+    instance: Instance
+    upstream_model: str
+    request: Request
+    waited: float
+    cause: Cause | None = None
+    """Why the attempt before this one failed; None for a first attempt."""
+    resumes: int = 0
+    """How many times the answer has been taken up again, this time included: the engine is to go on from where it broke
+    off. 0: from its beginning."""
+    model: str = ""
+    """The model it is asked of, which may stand behind the name in the request or have taken over; "": that name."""
+    fallback: FallbackCause | None = None
+    """Why the model before could not answer; None at the first."""
+    hedge: bool = False
+    """It runs beside an attempt whose first content is late: of the two, the one that begins first counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Close the attempt's connection; its slot is already free."""
+
+    call: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """The ticket's end: tell its caller. `fault` is None exactly when the ending is ANSWERED or CANCELLED."""
+
+    ticket: str
+    call: str
+    ending: Ending
+    fault: Fault | None = None
+    cache: CacheResult = CacheResult.MISS
+    usage: Usage | None = None
+    instance: str = ""
+    attempts: int = 0
+    resumes: int = 0
+    """How many times its answer broke off and was taken up again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """Store the call's finished answer under `fingerprint`."""
+
+    call: str
+    fingerprint: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Bury:
+    """Keep the request in the dead letter queue."""
+
+    letter: DeadLetter
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Report `Woke` at `when`; replaces an earlier `WakeAt`. None: nothing to wait for."""
+
+    when: float | None
+
+
+Decision = LookUp | Join | Dispatch | Abort | Settle | Remember | Bury | WakeAt
