@@ -206,3 +206,40 @@ def test_a_full_local_instance_is_waited_for_as_long_as_was_said() -> None:
     assert ids(route.choose(call(to, "v", service_class=ServiceClass.BATCH), 1e6)) == ["-"]
     to.members[0].release(place, Outcome(Cause.OK), Settings().recovery, 5.0)
     assert ids(route.choose(made, 6.0)) == ["near"]
+
+
+def _preferring(route: Router, to: Pool, now: float, **more: Any) -> list[InstanceState | None]:
+    """What is chosen for forty calls while nobody but the first instance is ever really sent one."""
+    chosen = []
+    for number in range(40):
+        chosen.append(route.choose(call(to, str(number), **more), now))
+        route.picked(to.members[0])
+    return chosen
+
+
+@pytest.mark.parametrize("strategy", [Strategy.FAIR_LOAD, Strategy.WEIGHTED])
+@pytest.mark.parametrize("why", ["measured slow", "waits for its probe"])
+def test_what_was_learned_badly_once_does_not_keep_an_idle_instance_out_for_ever(strategy: Strategy, why: str) -> None:
+    """One request in some thirty tries it, also where that request is the probe that closes its breaker."""
+    route, to = router(strategy), pool(engine("a", 9), engine("b", 9))
+    b = to.members[1]
+    b.gate.prefill_seconds *= 10
+    attempt(b, [Cause.SERVER_ERROR] * 5, Settings())
+    b.cooldown_until = 0.0
+    if why == "measured slow":
+        b.breaker.reset()
+    else:
+        assert b.breaker.relent(1.0)
+    went = _preferring(route, to, 1.0)
+    assert went.index(b) == 32
+
+
+def test_a_conversation_is_not_taken_from_its_cache_to_try_an_idle_instance() -> None:
+    """The others may learn from requests that lose nothing there."""
+    route, to = router(), pool(engine("a", 9), engine("b", 9))
+    to.members[1].gate.prefill_seconds *= 10
+    known = {"prefix": (1,), "prefix_block": 200, "prompt_tokens": 400}
+    to.members[0].index.add((1,), 200)
+    turns = _preferring(route, to, 0.0, **known)
+    assert set(ids(*turns)) == {"a"}
+    assert ids(route.choose(call(to, "other"), 0.0)) == ["b"]

@@ -94,6 +94,7 @@ class InstanceState:
         "instance",
         "last_pick",
         "load",
+        "passed_over",
         "pools",
         "ramp",
         "reliability",
@@ -128,6 +129,8 @@ class InstanceState:
         self.load = 0.0
         """Sum of the weights of the requests it is working on."""
         self.last_pick = 0
+        self.passed_over = 0
+        """How often another was preferred to it since it was last picked."""
         self._upstream: dict[str, str] = {}
         self.pools: list[Pool] = []
         """The pools it is a member of."""

@@ -5,7 +5,9 @@ serve the request, now or after its gate opens, remote ones are not candidates, 
 long as its class is to wait for a local one and none is open (`spill_after`). An instance that this call has
 tried already is a candidate only when no other is open. Then the strategy scores the candidates, least wins, and
 equals take turns (least recently picked first), so that an idle fleet is used evenly and no counter is shared
-between pools.
+between pools. What is scored by what was learned of it is also learned anew: an idle instance that was passed over
+again and again gets the next request, or one bad measurement, or a breaker that only waits for its probe, would keep
+it out for as long as the others suffice.
 
 Strategies:
 
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
     from random import Random
 
 
+_LEARNED = frozenset({Strategy.FAIR_LOAD, Strategy.WEIGHTED})
+"""Strategies that go by what was learned of an instance."""
+_OVERLOOKED = 16
+"""So many times the number of candidates an idle one is passed over at most: one request in so many tries it."""
 _PASSING = frozenset({"window", "pending", "engine_queue", "in_flight"})
 """Reasons that pass by themselves within moments."""
 
@@ -80,6 +86,8 @@ class Router:
                 key = (score(self._settings, state, call, speed), state.last_pick)
                 if best is None or key < best_key:
                     best, best_key = state, key
+            if self._settings.strategy in _LEARNED:
+                return _overlooked(candidates, call) or best
         elif candidates:
             best = candidates[0]
         return best
@@ -88,6 +96,7 @@ class Router:
         """Note that `state` was really used: its equals go before it next time."""
         self._picks += 1
         state.last_pick = self._picks
+        state.passed_over = 0
 
     def _spills(self, call: Call, able: Sequence[InstanceState], now: float) -> bool:
         """Whether `call`, for which no local instance is open, has waited long enough for a remote one.
@@ -159,6 +168,21 @@ def weigh(prompt_tokens: int, expected: int) -> float:
 def weight(state: InstanceState, call: Call) -> float:
     """How much work `call` is at an instance, where a request may be said to weigh more than elsewhere."""
     return weigh(call.request.prompt_tokens, call.expected) * state.instance.weight
+
+
+def _overlooked(candidates: Sequence[InstanceState], call: Call) -> InstanceState | None:
+    """An idle candidate that others were preferred to so often that what is known of it is old; counts this time.
+
+    Nobody's conversation is taken from where its beginning is cached for that.
+    """
+    most = _OVERLOOKED * len(candidates)
+    for state in candidates:
+        state.passed_over += 1
+        if state.passed_over > most and not state.gate.in_flight:
+            request = call.request
+            if not request.prefix or state.uncached(request) <= min(other.uncached(request) for other in candidates):
+                return state
+    return None
 
 
 def open_for(able: Sequence[InstanceState], call: Call, now: float, guest: bool) -> list[InstanceState]:
