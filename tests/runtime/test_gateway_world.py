@@ -7,8 +7,11 @@ import logging
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
 from headrace.core.settings import PolicyName, Strategy
+from headrace.model import Dispatch
+from headrace.runtime.observe import Metrics
 from headrace.testing import run_virtual
 from tests.runtime.meddling_world import World
 
@@ -20,10 +23,15 @@ _HISTORIES = st.lists(st.one_of(st.integers(0, 8 * 3 * 5 * 3 * 3 * 64), st.just(
 def test_every_order_can_be_carried_out(
     caplog: pytest.LogCaptureFixture, history: list[int], strategy: Strategy, policy: PolicyName
 ) -> None:
-    """Each caller who stays is told one end, nothing is held after the last, and no order is without its call."""
+    """Each caller who stays is told one end, nothing is held after the last, no order is without its call, and of each
+    attempt that was sent one end is counted."""
+
+    registry, sent = CollectorRegistry(), list[Dispatch]()
 
     async def play() -> World:
         world = World(strategy, policy)
+        world.gateway.observe(Metrics(registry, ["m1"]))
+        world.gateway.observe(lambda _, orders, __: sent.extend(o for o in orders if isinstance(o, Dispatch)))
         for number in history:
             if number < 0:
                 await world.pass_time(len(world.callers))
@@ -40,3 +48,13 @@ def test_every_order_can_be_carried_out(
     snapshot = world.gateway.snapshot()
     assert (snapshot.queued, snapshot.running, snapshot.waiting_retry, snapshot.looking) == (0, 0, 0, 0)
     assert {view.in_flight for view in snapshot.instances} <= {0}
+    assert _counted(registry) == len(sent)
+
+
+def _counted(registry: CollectorRegistry) -> float:
+    return sum(
+        sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == "headrace_attempts_total"
+    )

@@ -12,7 +12,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.core.settings import RecoverySettings, Settings
-from headrace.model import AnswerForm, Cause, Flow, Instance, Outcome, Reconfigured, ServiceClass, Usage
+from headrace.model import AnswerForm, Cause, Flow, Instance, Outcome, Reconfigured, ServedModel, ServiceClass, Usage
 from headrace.runtime.observe import Gauges, Metrics
 from headrace.testing import on_virtual_time
 from tests.runtime.engines import DOWN, OK, Attempt, Bench
@@ -96,6 +96,7 @@ async def test_what_happened_is_counted_once() -> None:
     assert observed.value("dedup_total", result="miss") == 4
     assert observed.value("attempts_total", cause="ok", kind="success") == 3
     assert observed.value("attempts_total", cause="connect", kind="failure") == 1
+    assert observed.value("attempts_total", cause="aborted", kind="neutral") == 1
     assert observed.value("retries_total", cause="connect") == 1
     assert observed.total("model_calls_total") == 5
     assert observed.value("tokens_total", kind="completion") == 6
@@ -166,6 +167,32 @@ async def test_an_instance_that_is_gone_leaves_no_series() -> None:
     }
     assert named == {"gpu-2"}
     assert observed.value("model_calls_total", instance="gpu-2") == before
+    observed.bench.assert_empty()
+
+
+@on_virtual_time
+async def test_a_model_that_is_gone_leaves_no_series() -> None:
+    """Models come and go with instances; what was under way for one that went is counted as `other`."""
+    observed = busy()
+    stays = Instance(id="gpu-2", max_concurrent=10)
+    for number in range(100):
+        name = f"gone-{number}"
+        gone = Instance(id=name, max_concurrent=10, models=(ServedModel(name=name),))
+        observed.bench.gateway.step(Reconfigured((stays, gone)))
+        for which in ("answered", "under way"):
+            observed.bench.ask(f"{which} {number}", model=name, only=name)
+        first, second = observed.bench.engines.attempts[-2:]
+        first.answer(b"x")
+        observed.bench.gateway.step(Reconfigured((stays,)))
+        second.answer(b"x")
+    shown = {
+        sample.labels["model"]
+        for family in observed.registry.collect()
+        for sample in family.samples
+        if "model" in sample.labels
+    }
+    assert shown == {"other"}
+    assert observed.value("requests_total", model="other", ending="answered", **{"class": "normal"}) == 100
     observed.bench.assert_empty()
 
 

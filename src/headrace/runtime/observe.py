@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from headrace.model import (
+    Abort,
     AnswerForm,
     Arrived,
     BreakerState,
@@ -24,6 +25,7 @@ from headrace.model import (
     Dispatch,
     Event,
     Finished,
+    Instance,
     InstanceView,
     Join,
     Reconfigured,
@@ -118,11 +120,7 @@ class Metrics:
         elif isinstance(event, Finished):
             self._finished(event, decisions, now)
         elif isinstance(event, Reconfigured):
-            # Ids come and go with machines: those that are gone would pile up.
-            self._calls.keep("instance", {instance.id for instance in event.instances})
-            self._models = self._names.union(
-                served.name for instance in event.instances for served in instance.models if "*" not in served.name
-            )
+            self._reconfigured(event.instances)
         for decision in decisions:
             if isinstance(decision, Dispatch):
                 self._dispatched(decision)
@@ -130,8 +128,24 @@ class Metrics:
                 self._settled(decision, now)
             elif isinstance(decision, Join):
                 self._leaders.setdefault(decision.call, decision.ticket)
+            elif isinstance(decision, Abort):
+                self._outcomes.add(Cause.ABORTED.value, Cause.ABORTED.kind.value)  # nothing more is heard of it
             elif isinstance(decision, Bury) and decision.letter.request.letter is None:
                 self._dead.add(decision.letter.reason)
+
+    def _reconfigured(self, instances: Sequence[Instance]) -> None:
+        """Instances and models come and go: those that are gone would pile up."""
+        self._calls.keep("instance", {instance.id for instance in instances})
+        self._models = self._names.union(
+            served.name for instance in instances for served in instance.models if "*" not in served.name
+        )
+        for known in self._open.values():
+            if known.model not in self._models:
+                known.model = "other"
+        kept = {*self._models, "other"}
+        for by_model in (self._requests, self._duration, self._first_token, self._pace, self._fallbacks):
+            by_model.keep("model", kept)
+        self._fallbacks.keep("to", kept)
 
     def _begun(self, leader: _Open | None, now: float) -> None:
         if leader is not None and leader.first is None:

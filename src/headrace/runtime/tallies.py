@@ -67,6 +67,11 @@ class Times(Collector):
         row.counts[bisect_left(self._bounds, seconds)] += 1
         row.sum += seconds
 
+    def keep(self, label: str, values: Collection[str]) -> None:
+        """Forget the rows whose `label` has none of these values: what it names is gone for good."""
+        at = self._labels.index(label)
+        self._rows = {labels: row for labels, row in self._rows.items() if labels[at] in values}
+
     def describe(self) -> Iterable[Metric]:
         """The name, without numbers."""
         yield HistogramMetricFamily(self._name, self._text, labels=self._labels)
