@@ -57,7 +57,7 @@ def test_the_environment_can_say_it_too(written: Written) -> None:
         ),
         ("fallbacks: {qwen: {to: [gpt-5], on: []}}", "fallbacks.qwen.on: must not be empty"),
         ("models: {a: {qwen: 0}}", "models.a: at least one weight must be greater than 0"),
-        ("models: {'a*': qwen}", "models.a*: should have the form"),
+        ("models: {'a*': qwen}", "models.a*: should be the whole name of a model, without *"),
         ("routing: {spill_after_seconds: {norml: 1}}", "routing.spill_after_seconds.norml: unknown key"),
     ],
 )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 
 import pytest
 
+from headrace.config import schema_json
+from headrace.config.wording import FORMS, INSTANCE_ID
 from tests.server.administered import ELSEWHERE, KEY, LOCKED, administered, routes, send
 
 # ------------------------------------------------------------------------------------------------------------ access
@@ -99,6 +102,14 @@ async def test_the_page_needs_nothing_from_elsewhere() -> None:
 # ------------------------------------------------------------------------------------------------------------- errors
 
 
+async def test_every_form_that_is_asked_for_has_words() -> None:
+    """A text of a wrong form is refused in words, and not with the expression that it does not match."""
+    async with administered() as (_, front), front.client() as client:
+        document = (await send(client, "GET", "/openapi.json")).body.decode()
+    for schema in (document, schema_json()):
+        assert {json.loads(found) for found in re.findall(r'"pattern": ?("[^"]*")', schema)} <= FORMS.keys()
+
+
 @pytest.mark.parametrize(
     ("body", "status", "param"),
     [
@@ -139,7 +150,7 @@ async def test_what_cannot_be_registered_is_told_with_its_field(body: object, st
     [
         ("POST", "/admin/instances", None, "The body is missing. Send a JSON object.", None),
         ("POST", "/admin/instances", [], "The body must be a JSON object.", None),
-        ("POST", "/admin/instances", {"id": ""}, "id: should have the form ^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$", "id"),
+        ("POST", "/admin/instances", {"id": ""}, f"id: {FORMS[INSTANCE_ID]}", "id"),
         (
             "POST",
             "/admin/instances",

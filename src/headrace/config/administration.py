@@ -9,6 +9,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from headrace.config.sections import Count, Seconds, Section
+from headrace.config.wording import VARIABLE
 from headrace.core.scaling import ScalingSettings
 from headrace.errors import ConfigError
 from headrace.runtime.addresses import Allowed, allowed
@@ -16,7 +17,7 @@ from headrace.runtime.addresses import Allowed, allowed
 SHORT_KEY = 16
 """Characters below which a key can be guessed; a warning says so."""
 
-Variable = Annotated[str, Field(pattern=r"^[A-Za-z_*][A-Za-z0-9_*]*$", max_length=128)]
+Variable = Annotated[str, Field(pattern=VARIABLE, max_length=128)]
 
 
 def _listable(entry: str) -> str:

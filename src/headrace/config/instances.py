@@ -9,6 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from headrace.config.sections import Count, Place, Section, Weight, switch
+from headrace.config.wording import INSTANCE_ID
 from headrace.model import Engine, Instance, ServedModel, Tier
 from headrace.wire.adapters import GOING_ON
 
@@ -59,7 +60,7 @@ class InstanceSection(Section):
 
     id: str | None = Field(
         default=None,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$",
+        pattern=INSTANCE_ID,
         description="Name in logs, metrics and response headers; null: the engine's name and a number.",
     )
     address: str = Field(

@@ -8,12 +8,13 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from headrace.config.sections import Factor, Section
+from headrace.config.wording import MODEL_NAME
 from headrace.core.catalogue import MOST_MODELS, Catalogue
 from headrace.core.naming import match
 from headrace.core.settings import Fallback, ModelSettings, VirtualModel
 from headrace.model import FallbackCause, Instance
 
-ModelName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^*]+$")]
+ModelName = Annotated[str, Field(min_length=1, max_length=256, pattern=MODEL_NAME)]
 """A whole name: patterns are for instances."""
 Names = Annotated[tuple[ModelName, ...], Field(min_length=1, max_length=MOST_MODELS)]
 Behind = ModelName | Names | Annotated[dict[ModelName, Factor], Field(min_length=1, max_length=MOST_MODELS)]

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from headrace.config.wording import PLACE, URL
 from headrace.core.settings import CostName, HedgeSettings, PolicyName, Strategy
 from headrace.model import ServiceClass
 
@@ -18,7 +19,7 @@ Wait = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
-Place = Annotated[str, Field(pattern=r"^(https?://[^/?#@\s]+)?/[^#\s]*$", max_length=2048)]
+Place = Annotated[str, Field(pattern=PLACE, max_length=2048)]
 """A path, or a URL without user and password."""
 
 
@@ -335,9 +336,7 @@ class DedupSection(Section):
 class WebhookSection(Section):
     """Where new dead letters are told, without the requests themselves."""
 
-    url: str = Field(
-        pattern=r"^https?://[^/?#@\s]+(/[^#\s]*)?$", max_length=2048, description="Gets a POST with JSON, no redirects."
-    )
+    url: str = Field(pattern=URL, max_length=2048, description="Gets a POST with JSON, no redirects.")
     secret_env: str | None = Field(
         default=None,
         min_length=1,

@@ -8,6 +8,24 @@ from collections.abc import Callable, Mapping
 Details = Mapping[str, object]
 """The numbers and words that belong to one kind of problem, by the library's names for them."""
 
+INSTANCE_ID = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
+PLACE = r"^(https?://[^/?#@\s]+)?/[^#\s]*$"
+URL = r"^https?://[^/?#@\s]+(/[^#\s]*)?$"
+VARIABLE = r"^[A-Za-z_*][A-Za-z0-9_*]*$"
+MODEL_NAME = r"^[^*]+$"
+LETTER_IDS = r"^[0-9]{1,16}(,[0-9]{1,16})*$"
+REGISTRANT = r"^(admin|discovered:[^\s]{1,512})$"
+FORMS: Mapping[str, str] = {
+    INSTANCE_ID: "should be 1 to 64 letters, digits, or any of . _ : - and begin with a letter or digit",
+    PLACE: "should be a path that begins with /, or a URL with one and without user and password",
+    URL: "should be a URL, as https://host/path, without user and password",
+    VARIABLE: "should be the name of a variable: letters, digits and _; * stands for any of them",
+    MODEL_NAME: "should be the whole name of a model, without *",
+    LETTER_IDS: "should be numbers of letters, joined by commas",
+    REGISTRANT: "should be admin, or discovered: and a URL",
+}
+"""What a text of each form looks like: nobody is asked to read the expression."""
+
 _MAPPING = re.compile(r"Input should be a valid dictionary or instance of \w+")
 
 
@@ -22,7 +40,7 @@ _KINDS: Mapping[str, Callable[[Details], str]] = {
     "string_unicode": lambda _: "should be a text",
     "string_too_short": lambda details: _least(details, "characters"),
     "string_too_long": lambda details: f"should have at most {details.get('max_length')} characters",
-    "string_pattern_mismatch": lambda details: f"should have the form {details.get('pattern')}",
+    "string_pattern_mismatch": lambda details: FORMS[str(details["pattern"])],
     "too_short": lambda details: _least(details, "entries"),
     "too_long": lambda details: f"should have at most {details.get('max_length')} entries",
     "tuple_type": lambda _: "should be a list",

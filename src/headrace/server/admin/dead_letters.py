@@ -13,6 +13,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import StreamingResponse
 
+from headrace.config.wording import LETTER_IDS
 from headrace.core.weighing import Weighing
 from headrace.errors import Fault, HeadraceError, error_for, invalid_request
 from headrace.model import Request as GatewayRequest
@@ -114,7 +115,7 @@ def dead_letter_routes(port: LettersPort) -> APIRouter:
         return LetterAnswer(letter=letter_out(listed(letter)), request=request, request_base64=encoded)
 
     @router.delete("/{ids}", summary="Remove letters: one number, or several with commas between them")
-    async def delete_letters(ids: Annotated[str, Path(pattern=r"^[0-9]{1,16}(,[0-9]{1,16})*$")]) -> Deleted:
+    async def delete_letters(ids: Annotated[str, Path(pattern=LETTER_IDS)]) -> Deleted:
         numbers = [int(number) for number in ids.split(",")]
         if len(numbers) > MOST_AT_ONCE:
             raise error_for(invalid_request(f"At most {MOST_AT_ONCE} letters can be removed at once.", status=422))

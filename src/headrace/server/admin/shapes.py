@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from headrace.config.instances import EngineName, InstanceSection, ModelEntry, model_entry
 from headrace.config.sections import Count, Place, Section, Weight, switch
+from headrace.config.wording import REGISTRANT
 from headrace.model import Tier
 
 
@@ -31,7 +32,7 @@ class InstanceIn(InstanceSection):
 
     source: str = Field(
         "admin",
-        pattern=r"^(admin|discovered:[^\s]{1,512})$",
+        pattern=REGISTRANT,
         description="Who registers it: `admin`, or `discovered:` and the root URL where it was found.",
     )
 
