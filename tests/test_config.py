@@ -223,8 +223,8 @@ def test_a_window_can_be_set_or_taken_away(written: Written) -> None:
             "routing: {spill_after_seconds: [1]}",
             "routing.spill_after_seconds: should be a number or a mapping of keys",
         ),
-        ("models: &a {m: [*a]}", "an alias (*name) stands within what it is the name of"),
-        ("models: {m: &a [*a]}", "an alias (*name) stands within what it is the name of"),
+        ("models: &a {m: [*a]}", "an alias (*name) stands within what it is the name of in line 1, column 9"),
+        ("models: {m: &a [*a]}", "an alias (*name) stands within what it is the name of in line 1, column 13"),
         ("server: 3", "server: should be a mapping of keys"),
         ("instances: {a: 1}", "instances: should be a list"),
         ("instances: [{engine: echo, models: [{upstream: a}]}]", "instances[0].models[0].name: is missing"),
@@ -259,6 +259,24 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_files_have_a_largest_size(written: Written) -> None:
     """A file that cannot be a configuration is not read into memory whole."""
     assert "is larger than" in refusal(written, "#" * (1024 * 1024 + 1))
+
+
+@pytest.mark.parametrize(
+    "each", ["[*l{0}, *l{0}, *l{0}]", "{{a: *l{0}, b: *l{0}, c: *l{0}}}", "{{<<: [*l{0}, *l{0}, *l{0}]}}"]
+)
+def test_aliases_count_as_what_they_stand_for(written: Written, each: str) -> None:
+    """A few lines of aliases of aliases are refused before they fill the memory, from a file and from a variable."""
+    levels = "".join(f", l{number + 1}: &l{number + 1} {each.format(number)}" for number in range(60))
+    bomb = f"{{l0: &l0 {{x: y}}{levels}}}"
+    assert "with its aliases spelt out, this is larger than 1048576 bytes in line 1" in refusal(written, bomb)
+    with pytest.raises(ConfigError, match="HEADRACE_SERVER__PORT: the value is not YAML"):
+        load(None, {"HEADRACE_SERVER__PORT": bomb})
+
+
+def test_aliases_save_writing(written: Written) -> None:
+    """What is meant twice is written once, also as keys that a mapping takes over."""
+    text = "instances: [&one {id: a, address: 'http://h:1', tier: remote}, {<<: *one, id: b, address: 'http://h:2'}]"
+    assert [(each.id, each.tier) for each in load(written(text), {}).instances] == [("a", "remote"), ("b", "remote")]
 
 
 def test_a_bare_off_is_off(written: Written) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import get_args, get_origin
 
@@ -13,10 +13,8 @@ from pydantic import BaseModel, ValidationError
 
 from headrace.config.config import Config
 from headrace.config.wording import worded
+from headrace.config.yaml_loader import LARGEST_FILE_BYTES, Loader
 from headrace.errors import ConfigError
-
-LARGEST_FILE_BYTES = 1024 * 1024
-"""A configuration larger than this is a mistake; it is refused."""
 
 Tree = dict[str, object]
 
@@ -61,27 +59,6 @@ def validated(tree: Tree, source: str) -> Config:
 
 # ----------------------------------------------------------------------------------------------------------- file
 
-_TRUTH, _TEXT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str"
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe YAML that refuses a key given twice, which YAML readers otherwise let pass in silence.
-
-    A key is a text whatever it looks like: `on` is no truth value there.
-    """
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
-        """A mapping whose keys differ. Raises yaml.MarkedYAMLError for a key given twice."""
-        seen: set[object] = set()
-        for key_node, _ in node.value:
-            key = key_node.value
-            if key in seen and key != "<<":
-                raise yaml.MarkedYAMLError(problem=f"the key '{key}' is given twice", problem_mark=key_node.start_mark)
-            seen.add(key)
-            if key_node.tag == _TRUTH:
-                key_node.tag = _TEXT
-        return super().construct_mapping(node, deep=deep)
-
 
 def read_tree(path: Path) -> Tree:
     """The file's plain values. An empty file is an empty tree. Raises ConfigError."""
@@ -102,29 +79,18 @@ def parsed(data: bytes, source: str) -> Tree:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{source}: is not UTF-8 text (byte {error.start})") from error
     try:
-        value: object = yaml.load(text, _Loader)  # noqa: S506  # a SafeLoader
+        value: object = yaml.load(text, Loader)  # noqa: S506  # a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigError(f"{source}: {error.problem or 'not YAML'}{place}") from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ConfigError(f"{source}: cannot be read as YAML") from error
-    _without_end(value, source)
     if value is None:
         return {}
     if not isinstance(value, dict):
         raise ConfigError(f"{source}: must be a mapping of sections, as `server: {{port: 8080}}`")
     return {str(key): item for key, item in value.items()}
-
-
-def _without_end(value: object, source: str, within: tuple[object, ...] = ()) -> None:
-    """Raises ConfigError for a mapping or list that an alias put into itself."""
-    if not isinstance(value, dict | list):
-        return
-    if any(value is outer for outer in within):
-        raise ConfigError(f"{source}: an alias (*name) stands within what it is the name of")
-    for item in value.values() if isinstance(value, dict) else value:
-        _without_end(item, source, (*within, value))
 
 
 def _substituted(value: Tree, env: Mapping[str, str], source: str) -> Tree:
@@ -165,10 +131,9 @@ def _from_environment(env: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...],
                 yield _SHORT[name], value
         elif "__" in name or name == "HEADRACE_INSTANCES":
             try:
-                read: object = yaml.load(value, _Loader)  # noqa: S506
+                read: object = yaml.load(value, Loader)  # noqa: S506
             except (yaml.YAMLError, RecursionError, ValueError) as error:
                 raise ConfigError(f"{name}: the value is not YAML") from error
-            _without_end(read, name)
             yield tuple(name.removeprefix("HEADRACE_").lower().split("__")), read
 
 
