@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from headrace.model import Cause, Engine, Instance, ServiceClass, Usage
@@ -186,7 +187,7 @@ def test_a_whole_answer_cut_by_its_length_is_not_to_be_kept() -> None:
 def test_embeddings_are_an_answer_to_embeddings_only() -> None:
     """The kind of the answer has to fit the kind of the call."""
     vectors = b'{"object":"list","model":"smollm2","data":[{"index":0,"embedding":[0.1]}],"usage":{"prompt_tokens":2}}'
-    call = replace(chat_call(), endpoint="embeddings")
+    call = msgspec.structs.replace(chat_call(), endpoint="embeddings")
     assert whole(vectors, call) == (vectors, Cause.OK, Usage(prompt=2))
     assert whole(vectors)[1] is Cause.PROTOCOL
     assert whole(recorded("llamacpp-chat.json"), call)[1] is Cause.PROTOCOL

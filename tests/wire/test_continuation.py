@@ -63,7 +63,7 @@ class Play:
 
 
 def _fields(call: OpenAICall) -> dict[str, Any]:
-    return {name: getattr(call, name) for name in OpenAICall.__slots__}
+    return {name: getattr(call, name) for name in OpenAICall.__struct_fields__}
 
 
 def check_whole(seen: Decoded, first: str = "first") -> None:

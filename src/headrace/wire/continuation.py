@@ -18,7 +18,7 @@ Bound: `KEPT_BYTES` of frames are kept of an answer; a longer one is let go and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import cast
 
 import msgspec
@@ -144,7 +144,7 @@ def continued(call: OpenAICall, fields: Mapping[str, bool]) -> OpenAICall:
     least = _count(body.get("min_tokens"))
     if least is not None:
         body["min_tokens"] = max(0, least - made)
-    return replace(call, body=msgspec.json.encode(body))
+    return msgspec.structs.replace(call, body=msgspec.json.encode(body))
 
 
 def resumed_note(times: int) -> bytes:

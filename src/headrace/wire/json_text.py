@@ -79,8 +79,8 @@ def repeats_a_key(text: bytes, keys: int) -> bool:
     return text.count(b":") != keys and skeleton(text).count(b":") != keys
 
 
-def repeated_key(text: bytes) -> str:
-    """The first key that an object of valid JSON `text` has twice, or ""."""
+def repeated_key(text: bytes) -> str | None:
+    """The first key that an object of valid JSON `text` has twice; None: there is none."""
     found: list[str] = []
 
     def look(pairs: list[tuple[str, object]]) -> None:
@@ -91,4 +91,4 @@ def repeated_key(text: bytes) -> str:
             seen.add(key)
 
     json.loads(text, object_pairs_hook=look)
-    return found[0] if found else ""
+    return found[0] if found else None

@@ -8,13 +8,13 @@ refused here is what would hurt if it went on: texts that parsers disagree about
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NoReturn, Required, TypedDict, cast
 
 import msgspec
 
 from headrace.errors import InvalidRequest, invalid_request
-from headrace.wire.json_text import DEPTH_LIMIT, JsonObject, JsonValue, decode, repeated_key, repeats_a_key, too_deep
+from headrace.wire.json_text import DEPTH_LIMIT, JsonObject, JsonValue, decode, repeated_key, repeats_a_key
 from headrace.wire.prompt_size import measure
 
 if TYPE_CHECKING:
@@ -23,20 +23,19 @@ if TYPE_CHECKING:
 MODEL_NAME_LIMIT = 256
 """Most characters of a model's name."""
 
-_ENDPOINTS = {
-    "chat": ("messages", "functions", "tools"),
-    "completions": ("prompt", "suffix"),
-    "embeddings": ("input", "messages"),
+_PROMPTS = {
+    "chat": frozenset({"messages", "functions", "tools"}),
+    "completions": frozenset({"prompt", "suffix"}),
+    "embeddings": frozenset({"input", "messages"}),
 }
 """The endpoints, and the fields that make up the prompt."""
 
-_REFUSED = ("api_base", "api_key", "base_url")
+_REFUSED = frozenset({"api_base", "api_key", "base_url"})
 _HARMLESS = frozenset({"stream", "stream_options", "user", "metadata", "priority"})
 """Fields that do not change the answer's words."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenAICall:
+class OpenAICall(msgspec.Struct, frozen=True, gc=False):
     """A request as far as the gateway reads it; `body` is what the client sent."""
 
     endpoint: str
@@ -52,11 +51,15 @@ class OpenAICall:
     user: str | None
     prompt_tokens: int
     """Estimated, at least 1."""
-    body: bytes = field(repr=False)
+    body: bytes
     priority: int | None = None
     """The body's `priority` where it is a whole number: vLLM's field, lower first, 0 by default."""
-    continuation: Continuation | None = field(default=None, repr=False)
+    continuation: Continuation | None = None
     """The part of the answer that there is already; the rest is asked for."""
+
+    def __repr__(self) -> str:
+        """Without what was asked and answered: that is nobody's business but the caller's."""
+        return f"OpenAICall({self.endpoint}, {self.model!r}, {len(self.body)} bytes)"
 
 
 def parse(endpoint: str, body: bytes) -> OpenAICall:
@@ -67,27 +70,32 @@ def parse(endpoint: str, body: bytes) -> OpenAICall:
             a wrong type or value; `fault.param` names the field.
         ValueError: there is no such endpoint.
     """
-    if endpoint not in _ENDPOINTS:
+    if endpoint not in _PROMPTS:
         raise ValueError(f"no such endpoint: {endpoint}")
-    fields, characters, tokens = _read(endpoint, body)
-    for name in _REFUSED:
-        if name in fields:
-            _refuse(f"'{name}' cannot be chosen by a request. Remove it.", name)
-    _check_prompt(endpoint, fields)
-    stream = _flag(fields, "stream")
-    if stream and endpoint == "embeddings":
+    fields, prompt_tokens = _read(endpoint, body)
+    if not _REFUSED.isdisjoint(fields):
+        name = min(_REFUSED & fields.keys())
+        _refuse(f"'{name}' cannot be chosen by a request. Remove it.", name)
+    for name, value in fields.items():
+        if name in _CHECKS and value is not None:
+            _CHECKS[name](value, name)
+    _check_presence(endpoint, fields)
+    checked = cast("_Checked", fields)
+    stream, vectors = checked.get("stream") is True, endpoint == "embeddings"
+    if stream and vectors:
         _refuse("Embeddings cannot be streamed. Remove 'stream'.", "stream")
+    cap = checked.get("max_completion_tokens")
     return OpenAICall(
-        endpoint=endpoint,
-        model=_model(fields),
-        stream=stream,
-        include_usage=stream and _include_usage(fields),
-        output_cap=_output_cap(fields),
-        deterministic=endpoint == "embeddings" or _temperature(fields) == 0,
-        user=_text(fields, "user"),
-        prompt_tokens=max(1, characters // 4 + tokens),
-        body=body,
-        priority=_priority(fields),
+        endpoint,
+        checked["model"],
+        stream,
+        stream and _include_usage(fields),
+        checked.get("max_tokens") if cap is None else cap,
+        vectors or _temperature(fields) == 0,
+        checked.get("user"),
+        prompt_tokens,
+        body,
+        _priority(fields),
     )
 
 
@@ -112,23 +120,28 @@ def _refuse(message: str, param: str | None = None) -> NoReturn:
     raise InvalidRequest(invalid_request(message, param=param))
 
 
-def _read(endpoint: str, body: bytes) -> tuple[JsonObject, int, int]:
-    """The body's fields, and how long its prompt is in bytes of text and in tokens that need no estimate."""
-    if not body.strip():
+def _read(endpoint: str, body: bytes) -> tuple[JsonObject, int]:
+    """The body's fields, and how long its prompt is in tokens."""
+    if not body or body.isspace():
         _refuse("The body is empty. Send a JSON object.")
-    if too_deep(body):
-        _refuse(f"The body nests more than {DEPTH_LIMIT} levels deep.")
     try:
         fields = decode(body)
+    except RecursionError:
+        _refuse_depth()
     except (msgspec.MsgspecError, ValueError) as error:
         _refuse(f"The body is not valid JSON: {_reason(error)}.")
     if not isinstance(fields, dict):
         _refuse("The body must be a JSON object.")
-    size = measure(fields, _ENDPOINTS[endpoint])
-    if repeats_a_key(body, size.keys):
-        name = repeated_key(body)[:100]
-        _refuse(f"The key '{name}' is given twice in one object.", name)
-    return fields, size.text, size.tokens
+    depth, keys, text, tokens = measure(fields, _PROMPTS[endpoint])
+    if depth > DEPTH_LIMIT:
+        _refuse_depth()
+    if repeats_a_key(body, keys) and (name := repeated_key(body)) is not None:
+        _refuse(f"The key '{name[:100]}' is given twice in one object.", name[:100])
+    return fields, max(1, text // 4 + tokens)
+
+
+def _refuse_depth() -> NoReturn:
+    _refuse(f"The body nests more than {DEPTH_LIMIT} levels deep.")
 
 
 def _reason(error: Exception) -> str:
@@ -139,29 +152,47 @@ def _reason(error: Exception) -> str:
     return words or "it cannot be read"
 
 
-def _model(fields: JsonObject) -> str:
-    model = fields.get("model")
-    if model is None:
-        _refuse("'model' is missing. GET /v1/models lists the models.", "model")
-    if not isinstance(model, str) or not model.strip():
-        _refuse("'model' must be the name of a model.", "model")
-    if len(model) > MODEL_NAME_LIMIT:
-        _refuse(f"'model' is longer than {MODEL_NAME_LIMIT} characters.", "model")
-    return model
+class _Checked(TypedDict, total=False):
+    """The fields after `_CHECKS`."""
+
+    model: Required[str]
+    stream: bool | None
+    max_tokens: int | None
+    max_completion_tokens: int | None
+    user: str | None
 
 
-def _flag(fields: JsonObject, name: str) -> bool:
-    value = fields.get(name)
-    if value is not None and not isinstance(value, bool):
+def _model(value: JsonValue, name: str) -> None:
+    if not isinstance(value, str) or not value or value.isspace():
+        _refuse(f"'{name}' must be the name of a model.", name)
+    if len(value) > MODEL_NAME_LIMIT:
+        _refuse(f"'{name}' is longer than {MODEL_NAME_LIMIT} characters.", name)
+
+
+def _flag(value: JsonValue, name: str) -> None:
+    if not isinstance(value, bool):
         _refuse(f"'{name}' must be true or false.", name)
-    return bool(value)
 
 
-def _text(fields: JsonObject, name: str) -> str | None:
-    value = fields.get(name)
-    if value is not None and not isinstance(value, str):
+def _text(value: JsonValue, name: str) -> None:
+    if not isinstance(value, str):
         _refuse(f"'{name}' must be a string.", name)
-    return value
+
+
+def _count(value: JsonValue, name: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
+        _refuse(f"'{name}' must be a whole number from 1 to 2147483647.", name)
+
+
+_CHECKS: Mapping[str, Callable[[JsonValue, str], None]] = {
+    "model": _model,
+    "stream": _flag,
+    "max_tokens": _count,
+    "max_completion_tokens": _count,
+    "n": _count,
+    "user": _text,
+}
+"""What the fields of every request must be where they are given."""
 
 
 def _priority(fields: JsonObject) -> int | None:
@@ -177,26 +208,9 @@ def _include_usage(fields: JsonObject) -> bool:
     if not isinstance(options, dict):
         _refuse("'stream_options' must be an object.", "stream_options")
     value = options.get("include_usage")
-    if value is not None and not isinstance(value, bool):
-        _refuse("'stream_options.include_usage' must be true or false.", "stream_options.include_usage")
-    return bool(value)
-
-
-def _output_cap(fields: JsonObject) -> int | None:
-    """`max_completion_tokens`, else the older `max_tokens`."""
-    cap = _count(fields, "max_tokens")
-    newer = _count(fields, "max_completion_tokens")
-    _count(fields, "n")
-    return cap if newer is None else newer
-
-
-def _count(fields: JsonObject, name: str) -> int | None:
-    value = fields.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
-        _refuse(f"'{name}' must be a whole number from 1 to 2147483647.", name)
-    return value
+    if value is not None:
+        _flag(value, "stream_options.include_usage")
+    return value is True
 
 
 def _temperature(fields: JsonObject) -> float | None:
@@ -208,7 +222,9 @@ def _temperature(fields: JsonObject) -> float | None:
     return value
 
 
-def _check_prompt(endpoint: str, fields: JsonObject) -> None:
+def _check_presence(endpoint: str, fields: JsonObject) -> None:
+    if fields.get("model") is None:
+        _refuse("'model' is missing. GET /v1/models lists the models.", "model")
     if endpoint == "chat":
         _check_messages(fields.get("messages"))
     elif endpoint == "completions":
