@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Self
@@ -231,9 +232,10 @@ class Headrace:
         await self._scraper.close()
         await self.replays.close()
         await self._keeping.close()
-        await self.gateway.close()
+        keepers = [self.gateway.close()]
         if self._memory is not None:
-            await self._memory.close()
+            keepers.append(self._memory.close())
+        await asyncio.gather(*keepers)  # side by side: each waits where their file is locked
         if self._journal is not None:
             await self._journal.close()
         await self._upstream.close()

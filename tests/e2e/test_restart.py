@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import aiohttp
@@ -136,3 +138,23 @@ async def test_a_damaged_file_stops_nothing(tmp_path: Path) -> None:
         assert b"headrace_instance_memory_degraded 1.0" in (await caller.get("/metrics")).body
         await running.logged("what is known of the instances cannot be kept")
         assert not running.tracebacks
+
+
+async def test_a_locked_file_holds_the_end_up_once(tmp_path: Path) -> None:
+    """Somebody else writes the file and does not stop: what cannot be kept is told once, and the process ends in time
+    and in order."""
+    once = {"routing": {"max_retries": 0}}
+    async with (
+        ScriptedEngine(BROKEN) as engine,
+        serving(json.dumps({**json.loads(_config(engine)), **once}), tmp_path) as running,
+    ):
+        await _ask(running)
+        with closing(sqlite3.connect(tmp_path / "headrace.db", isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            await _ask(running)
+            running.signal(signal.SIGTERM)
+            assert await running.ended() == 0
+    lost = [line for line in running.log if "cannot be" in line]
+    assert len(lost) == 2, "dead letters, and what is known of the instances"
+    assert not [line for line in running.log if "did not close in time" in line]
+    assert not running.tracebacks

@@ -119,22 +119,25 @@ class InstanceMemory:
         if self._writer is not None:
             await self._writer
             self._writer = None
-            await self.flush()
         await self._engine.dispose()
 
     # ------------------------------------------------------------------ inside
 
     async def _keep(self) -> None:
-        """The writer."""
-        while not self._closing:
+        """The writer. At the end it writes the last; a file that is locked keeps nobody waiting twice."""
+        while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._every):
                     await self._wake.wait()
             self._wake.clear()
+            last = self._closing
             try:
-                await self.flush()
+                written = await self.flush()
             except Exception:  # noqa: BLE001 - the task's outer edge: the next time may succeed
                 _log.exception("what is known of the instances could not be kept")
+                written = False
+            if last or (self._closing and not written):
+                return
 
     async def _recall(self) -> None:
         """Under the lock: the first contact with the database, and what lies in it."""

@@ -1,7 +1,8 @@
 """What all that is kept in a database has in common: how it is opened, what can go wrong, which version it has.
 
 SQLite by default, through SQLAlchemy. Each store has an engine of its own; several, and several processes, may write to
-one file: each of their transactions waits for the others', five seconds at most.
+one file: each of their transactions waits for the others', two seconds at most: what
+cannot be written then is written later, and a process that ends has no more time than that.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 RETRY = 5.0
 """Seconds until a database that could not be used is tried again."""
-_BUSY_SECONDS = 5.0
+_BUSY_SECONDS = 2.0
 
 _metadata = sa.MetaData()
 _versions = sa.Table(

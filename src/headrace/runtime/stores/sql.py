@@ -212,15 +212,19 @@ class SqlDeadLetters:
         self._closing.set()
         self._wake.set()
         self.feed.close()
-        if self._writer is not None:
+        if self._writer is None:
+            await self.flush()
+        else:
             await self._writer
             self._writer = None
-        await self.flush()
         await self._engine.dispose()
 
     async def _write(self) -> None:
-        """The writer: one transaction after the other while there is something to write."""
-        while not self._closing.is_set():
+        """The writer: one transaction after the other while there is something to write.
+
+        Its end takes one attempt, begun before or not: a database that is locked keeps nobody waiting twice.
+        """
+        while True:
             await self._wake.wait()
             self._wake.clear()
             try:
@@ -228,6 +232,8 @@ class SqlDeadLetters:
             except Exception:  # noqa: BLE001 - the task's outer edge: letters are still taken in
                 _log.exception("dead letters: the writer failed")
                 written = False
+            if self._closing.is_set():
+                return
             if not written:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._closing.wait(), self._retry)
