@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from random import Random
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from headrace.core.scheduler import Scheduler

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from headrace import errors
 from headrace.model import (
@@ -212,7 +213,7 @@ def test_waits_are_those_before_a_first_dispatch() -> None:
     meter = DemandMeter(Load(), 120.0)
     meter.begin(["a"], 0.0)
     first = Dispatch("c", 1, FAST, "m", request("a"), 3.0)
-    meter(Woke(), [first, replace(first, attempt=2, waited=50.0, cause=Cause.CONNECT)], 10.0)
+    meter(Woke(), [first, structs.replace(first, attempt=2, waited=50.0, cause=Cause.CONNECT)], 10.0)
     assert meter.demand([view("a")], 20.0).wait == 3.0
 
 

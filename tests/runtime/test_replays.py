@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec import structs
 
 from headrace import errors
 from headrace.model import Cause, Ending, Outcome, ServiceClass
@@ -93,7 +94,7 @@ async def test_a_letter_that_fails_again_is_tried_after_longer_and_longer_pauses
 
         def fail(attempt: Attempt) -> None:
             times.append(asyncio.get_running_loop().time())
-            attempt.finish(outcome=replace(DOWN, detail=f"refused {len(times)}"))
+            attempt.finish(outcome=structs.replace(DOWN, detail=f"refused {len(times)}"))
 
         at.bench.engines.script = fail
         replay = at.begin(number, tries=5)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from headrace.core.settings import RecoverySettings, Settings

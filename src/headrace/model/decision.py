@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from headrace.errors import Fault
 from headrace.model.outcome import CacheResult, Cause, DeadLetter, Ending, FallbackCause
 from headrace.model.request import Instance, Request, Usage
 
 
-@dataclass(frozen=True, slots=True)
-class LookUp:
+class LookUp(Struct, frozen=True, gc=False):
     """Ask the cache for `fingerprint` and report with `Looked`."""
 
     call: str
     fingerprint: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(Struct, frozen=True, gc=False):
     """The ticket was accepted and gets the answer of `call`: what was produced so far, then live."""
 
     ticket: str
@@ -27,8 +25,7 @@ class Join:
     """MISS for the ticket that leads, JOINED for one that follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(Struct, frozen=True, gc=False):
     """Send the call to an instance now. `waited` is the time in the queue in seconds."""
 
     call: str
@@ -50,16 +47,14 @@ class Dispatch:
     """It runs beside an attempt whose first content is late: of the two, the one that begins first counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Abort:
+class Abort(Struct, frozen=True, gc=False):
     """Close the attempt's connection; its slot is already free."""
 
     call: str
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Settle:
+class Settle(Struct, frozen=True, gc=False):
     """The ticket's end: tell its caller. `fault` is None exactly when the ending is ANSWERED or CANCELLED."""
 
     ticket: str
@@ -74,23 +69,20 @@ class Settle:
     """How many times its answer broke off and was taken up again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remember:
+class Remember(Struct, frozen=True, gc=False):
     """Store the call's finished answer under `fingerprint`."""
 
     call: str
     fingerprint: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Bury:
+class Bury(Struct, frozen=True, gc=False):
     """Keep the request in the dead letter queue."""
 
     letter: DeadLetter
 
 
-@dataclass(frozen=True, slots=True)
-class WakeAt:
+class WakeAt(Struct, frozen=True, gc=False):
     """Report `Woke` at `when`; replaces an earlier `WakeAt`. None: nothing to wait for."""
 
     when: float | None

@@ -4,35 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from headrace.model.outcome import Outcome
 from headrace.model.request import Instance, Request
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(Struct, frozen=True, gc=False):
     """A request stands at the door."""
 
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
+class Looked(Struct, frozen=True, gc=False):
     """The cache answered a `LookUp`. A store that failed is a miss."""
 
     call: str
     hit: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(Struct, frozen=True, gc=False):
     """The first content byte of an attempt is here."""
 
     call: str
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Progressed:
+class Progressed(Struct, frozen=True, gc=False):
     """An attempt has produced `tokens` more tokens; sent every 32 tokens or 250 ms, not for each."""
 
     call: str
@@ -40,15 +38,13 @@ class Progressed:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sealed:
+class Sealed(Struct, frozen=True, gc=False):
     """A call's answer grew past what is kept for late joiners: nobody can join it any more."""
 
     call: str
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True, gc=False):
     """An attempt ended. One with a stale attempt number changes nothing."""
 
     call: str
@@ -56,15 +52,13 @@ class Finished:
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(Struct, frozen=True, gc=False):
     """The caller of a ticket has gone."""
 
     ticket: str
 
 
-@dataclass(frozen=True, slots=True)
-class Probed:
+class Probed(Struct, frozen=True, gc=False):
     """A health check of an instance ended."""
 
     instance: str
@@ -93,50 +87,43 @@ class EngineReport:
     """Size of its KV cache in tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reported:
+class Reported(Struct, frozen=True, gc=False):
     """An engine's metrics were polled. None: absent, garbled or unanswered; nothing is known then."""
 
     instance: str
     report: EngineReport | None
 
 
-@dataclass(frozen=True, slots=True)
-class Woke:
+class Woke(Struct, frozen=True, gc=False):
     """The time asked for by `WakeAt` has come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reconfigured:
+class Reconfigured(Struct, frozen=True, gc=False):
     """The set of instances changed; those with the same id keep what was learned of them."""
 
     instances: tuple[Instance, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Draining:
+class Draining(Struct, frozen=True, gc=False):
     """No new work from now on; the running may go on until `until`."""
 
     until: float
 
 
-@dataclass(frozen=True, slots=True)
-class Drained:
+class Drained(Struct, frozen=True, gc=False):
     """An instance is to get no new work, or may have it again; what runs there runs on."""
 
     instance: str
     draining: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Tripped:
+class Tripped(Struct, frozen=True, gc=False):
     """An instance's breaker was opened by hand."""
 
     instance: str
 
 
-@dataclass(frozen=True, slots=True)
-class Mended:
+class Mended(Struct, frozen=True, gc=False):
     """An instance's breaker was closed by hand: its failures and its cooldown are forgotten."""
 
     instance: str
@@ -164,8 +151,7 @@ class Learned:
     """Seconds for which it is left alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recalled:
+class Recalled(Struct, frozen=True, gc=False):
     """What the process before had learned."""
 
     learned: tuple[Learned, ...]

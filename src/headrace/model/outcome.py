@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from msgspec import Struct
+
 from headrace.errors import Fault
 from headrace.model.request import Request, Usage
 
@@ -53,8 +55,7 @@ class FallbackCause(StrEnum):
     """The provider's filter refused the prompt."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True, gc=False):
     """How one attempt ended."""
 
     cause: Cause

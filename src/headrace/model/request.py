@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from msgspec import Struct
+
 
 class ServiceClass(StrEnum):
     """How urgent a request is; the first level of the share tree."""
@@ -101,8 +103,7 @@ class AnswerForm(StrEnum):
     WHOLE = "whole"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True, gc=False):
     """What is asked, as far as deciding needs to know. The core never opens `payload`."""
 
     id: str
@@ -134,11 +135,15 @@ class Request:
     """Hashes of the prompt's blocks, each covering all before it, salted by tenant: who may share what was read."""
     prefix_block: int = 0
     """Tokens of one block."""
-    payload: object = field(default=None, repr=False, compare=False)
+    payload: object = None
+
+    def __repr__(self) -> str:
+        """Without the payload: prompts do not belong into logs."""
+        fields = ((name, getattr(self, name)) for name in self.__struct_fields__ if name != "payload")
+        return f"Request({', '.join(f'{name}={value!r}' for name, value in fields)})"
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True, gc=False):
     """Tokens an attempt consumed. `estimated` marks counts that the engine did not report."""
 
     prompt: int = 0

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from headrace.errors import InvalidRequest, internal_error
 from headrace.model import (
@@ -92,7 +91,7 @@ class Flight:
         if self.transcript is None and dispatch.instance.resume and dispatch.request.form is AnswerForm.STREAM:
             self.transcript = Transcript()
         if dispatch.resumes and isinstance(payload, OpenAICall):
-            payload = structs.replace(payload, continuation=self._part)
+            payload = replace(payload, continuation=self._part)
             dispatch = replace(dispatch, request=replace(dispatch.request, payload=payload))
         port = self._ports[dispatch.attempt] = _Port(self._step, self, dispatch)
         since = perf_counter()

@@ -15,8 +15,9 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Protocol, assert_never
+
+from msgspec.structs import replace
 
 from headrace.core.scheduler import Scheduler
 from headrace.core.weighing import Weighing

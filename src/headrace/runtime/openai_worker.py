@@ -5,9 +5,8 @@ The attempt itself is that of the server: the same client, decoder, timeouts and
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
+from msgspec.structs import replace
 
 from headrace.model import AnswerForm, Dispatch, Engine, Instance, Outcome
 from headrace.runtime.attempts import HttpBackend

@@ -6,6 +6,8 @@ import logging
 import traceback
 from dataclasses import replace
 
+from msgspec import structs
+
 from headrace.errors import Fault, HeadraceError, invalid_request, upstream_error
 from headrace.model import Cause, Outcome, Usage
 from headrace.wire.refusals import refused
@@ -37,7 +39,7 @@ def outcome_of(error: BaseException, usage: Usage | None, committed: bool) -> Ou
         case WorkerError():
             outcome = _by_status(error.status, error.retry_after, error.message)
         case HeadraceError():
-            outcome = replace(_by_status(error.fault.status, error.fault.retry_after, ""), fault=error.fault)
+            outcome = structs.replace(_by_status(error.fault.status, error.fault.retry_after, ""), fault=error.fault)
         case TimeoutError():
             outcome = Outcome(Cause.TIMEOUT, detail="the worker timed out")
         case ConnectionError():
@@ -47,18 +49,18 @@ def outcome_of(error: BaseException, usage: Usage | None, committed: bool) -> Ou
             _log.error("a worker failed with %s at\n%s", type(error).__qualname__, place)
             outcome = Outcome(Cause.SERVER_ERROR, detail=type(error).__name__)
     if committed and outcome.cause is Cause.CONNECT:
-        outcome = replace(outcome, cause=Cause.BROKEN_STREAM)
-    return replace(outcome, usage=usage, committed=committed)
+        outcome = structs.replace(outcome, cause=Cause.BROKEN_STREAM)
+    return structs.replace(outcome, usage=usage, committed=committed)
 
 
 def _by_status(status: int, retry_after: float | None, message: str) -> Outcome:
     headers = {} if retry_after is None else {"retry-after": f"{retry_after:.3f}"}
     outcome = refused(status, headers, b"", 0.0)
-    outcome = replace(outcome, detail=f"status {status}")
+    outcome = structs.replace(outcome, detail=f"status {status}")
     if outcome.cause is Cause.REJECTED and message:
-        return replace(outcome, fault=invalid_request(message, status=status))
+        return structs.replace(outcome, fault=invalid_request(message, status=status))
     if outcome.cause is Cause.SERVER_ERROR and status == 503:
-        return replace(outcome, fault=unavailable())
+        return structs.replace(outcome, fault=unavailable())
     return outcome
 
 

@@ -11,8 +11,9 @@ The rest is taken apart chunk by chunk: this is rare, and exactness counts for m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import cast
+
+from msgspec.structs import replace
 
 from headrace.model import Cause, Outcome, Usage
 from headrace.wire import openai_shapes as shapes

@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from headrace.model import Cause, Instance, Outcome, ServiceClass, Usage
 from headrace.wire.adapters import ollama_request

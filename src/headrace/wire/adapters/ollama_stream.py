@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 
 import msgspec
+from msgspec.structs import replace
 
 from headrace import errors
 from headrace.model import Cause, Outcome, Usage
