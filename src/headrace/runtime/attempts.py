@@ -2,13 +2,14 @@
 
 Timeouts, each finite: connect (in the upstream client); first token, from the start to the first content, streams only;
 idle, between reads once the answer flows or is a refusal, which pings reset; attempt, over all. A reader that cannot
-keep up is no silence of the engine. Silence is measured by a count of reads looked at a few times per
-idle time, so that no clock is read per chunk; it is noticed at most an eighth later than it should.
+keep up is no silence of the engine. One timer watches all attempts: it looks at each of them a few times per idle time,
+and when the next limit is reached; silence is noticed at most an eighth later than it should.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from headrace.model import AnswerForm, Cause, Dispatch, Outcome, OutcomeKind
 from headrace.runtime.backend import Port, Running, Timeouts
 from headrace.runtime.client import Client, Connection
 from headrace.runtime.failures import Failure
-from headrace.wire.adapters import Adapter, Decoder, adapter_for
+from headrace.wire.adapters import Decoder, adapter_for
 from headrace.wire.frames import Frame
 from headrace.wire.openai import OpenAICall
 
@@ -50,12 +51,17 @@ class HttpBackend:
         timeouts: Timeouts,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._upstream = upstream
-        self._secrets = secrets
-        self._timeouts = timeouts
-        self._wall = wall
+        self.upstream = upstream
+        self.secrets = secrets
+        self.timeouts = timeouts
+        self.wall = wall
         self.pulses: defaultdict[str, Pulse] = defaultdict(Pulse)
         """Signs of life of each instance, by id."""
+        self.running: set[_Attempt] = set()
+        """Attempts that have not ended."""
+        self._apart = min(timeouts.idle / _LOOKS_PER_IDLE, timeouts.first_token, timeouts.attempt)
+        """Seconds between two looks, at most: no limit of an attempt can be reached before the look after its start."""
+        self._watch: asyncio.TimerHandle | None = None
 
     def forget_all_but(self, instances: Iterable[str]) -> None:
         """These are left; of the others no signs of life are kept."""
@@ -67,11 +73,22 @@ class HttpBackend:
         call = dispatch.request.payload
         if not isinstance(call, OpenAICall):
             raise TypeError("an HTTP engine takes OpenAI calls")
-        instance = dispatch.instance
-        key = self._secrets.get(instance.id)
-        exchange = _Exchange(adapter_for(instance.engine), call, dispatch, port, self.pulses[instance.id])
-        exchange.begin(self._upstream, key, self._timeouts, self._wall)
-        return exchange
+        loop = asyncio.get_running_loop()
+        attempt = _Attempt(self, dispatch, call, port, loop.time)
+        attempt.begin()
+        if self._watch is None:
+            self._watch = loop.call_later(self._apart, self._look, loop)
+        return attempt
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look at every attempt, and again when the soonest limit could be reached."""
+        now = loop.time()
+        due = now + self._apart
+        try:
+            for attempt in tuple(self.running):
+                due = min(due, attempt.look(now))
+        finally:
+            self._watch = loop.call_at(due, self._look, loop) if self.running else None
 
 
 class Pulse:
@@ -88,71 +105,68 @@ class Pulse:
         self.alarm: Callable[[], None] | None = None
 
 
-class _Exchange:
+class _Attempt:
     """One HTTP attempt: sink of the upstream client, source of the relay."""
 
     __slots__ = (
         "_adapter",
-        "_body",
+        "_backend",
         "_call",
-        "_class",
         "_clock",
         "_connection",
         "_decoder",
+        "_dispatch",
         "_done",
         "_good",
-        "_instance",
-        "_key",
-        "_last_beat",
-        "_limit",
-        "_model",
+        "_headers",
+        "_heard_at",
+        "_linger",
         "_paused",
+        "_pieces",
         "_port",
         "_pulse",
-        "_reads",
         "_reported",
         "_reported_at",
-        "_seen_reads",
         "_since",
+        "_size",
         "_started",
         "_status",
-        "_status_headers",
-        "_timeouts",
-        "_timer",
-        "_wall",
         "_whole",
     )
 
-    def __init__(self, adapter: Adapter, call: OpenAICall, dispatch: Dispatch, port: Port, pulse: Pulse) -> None:
-        self._adapter = adapter
+    def __init__(
+        self, backend: HttpBackend, dispatch: Dispatch, call: OpenAICall, port: Port, clock: Callable[[], float]
+    ) -> None:
+        self._backend = backend
+        self._dispatch = dispatch
         self._call = call
-        self._model = dispatch.upstream_model
-        self._class = dispatch.request.flow.service_class
-        self._whole = dispatch.request.form is AnswerForm.WHOLE
         self._port = port
-        self._pulse = pulse
+        self._clock = clock
+        self._adapter = adapter_for(dispatch.instance.engine)
+        self._whole = dispatch.request.form is AnswerForm.WHOLE
+        self._pulse = backend.pulses[dispatch.instance.id]
         self._decoder: Decoder | None = None
-        self._body = bytearray()
-        self._limit = _WHOLE_LIMIT
+        self._pieces: list[bytes] = []
+        self._size = 0
+        """What was collected of a body that is no stream, and how many bytes it has."""
         self._status = 0
-        self._status_headers: Mapping[str, str] = {}
-        self._reads = self._seen_reads = 0
+        self._headers: Mapping[str, str] = {}
+        self._since = self._heard_at = self._reported_at = clock()
         self._reported = 0
         self._started = self._paused = self._done = self._good = False
         self._connection: Connection | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._key: str | None = None
-        self._instance = dispatch.instance
+        self._linger: asyncio.TimerHandle | None = None
 
-    def begin(self, upstream: Client, key: str | None, timeouts: Timeouts, wall: Callable[[], float]) -> None:
+    def begin(self) -> None:
         """Send the request."""
-        loop = asyncio.get_running_loop()
-        self._key, self._timeouts, self._wall = key, timeouts, wall
-        self._clock = loop.time
-        self._since = self._last_beat = self._reported_at = loop.time()
-        request = self._adapter.encode(self._call, self._instance, self._model, key, self._class)
-        self._connection = upstream.open(self._instance.address, request, self, timeouts.connect)
-        self._watch(loop)
+        backend, dispatch = self._backend, self._dispatch
+        instance = dispatch.instance
+        key = backend.secrets.get(instance.id)
+        request = self._adapter.encode(
+            self._call, instance, dispatch.upstream_model, key, dispatch.request.flow.service_class
+        )
+        self._connection = backend.upstream.open(instance.address, request, self, backend.timeouts.connect)
+        backend.running.add(self)
 
     # ------------------------------------------------------------------ the relay's side
 
@@ -165,7 +179,7 @@ class _Exchange:
     def resume(self) -> None:
         """They can again."""
         self._paused = False
-        self._seen_reads = -1
+        self._heard_at = self._clock()
         if self._connection is not None:
             self._connection.resume()
 
@@ -179,10 +193,11 @@ class _Exchange:
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
         """The engine answers."""
-        self._beat()
-        self._status, self._status_headers = status, headers
+        self._heard_at = self._clock()
+        self._pulse.reads += 1
+        self._status = status
         if status != 200:
-            self._limit = _REFUSAL_LIMIT
+            self._headers = headers
         elif not self._whole:
             self._decoder = self._adapter.decoder(self._call)
 
@@ -190,7 +205,7 @@ class _Exchange:
         """A piece of the body."""
         if self._done:
             return
-        self._reads += 1
+        now = self._heard_at = self._clock()
         self._pulse.reads += 1
         decoder = self._decoder
         if decoder is None:
@@ -199,8 +214,8 @@ class _Exchange:
         if not self._pass(decoder.feed(data)):
             return
         made = decoder.tokens - self._reported
-        if made and (made >= _PROGRESS_TOKENS or self._clock() - self._reported_at >= _PROGRESS_SECONDS):
-            self._report(decoder.tokens)
+        if made >= _PROGRESS_TOKENS or (made and now - self._reported_at >= _PROGRESS_SECONDS):
+            self._report(decoder.tokens, now)
         if decoder.ended:
             self._complete(clean=True)
             self._part()
@@ -209,22 +224,20 @@ class _Exchange:
         """The body ended, properly or not."""
         if self._done:
             self._end()
-            return
-        if failure is None:
-            self._complete(clean=True)
-        elif failure is Failure.CUT and self._decoder is not None:
-            self._complete(clean=False)
+        elif failure is None or (failure is Failure.CUT and self._decoder is not None):
+            self._complete(clean=failure is None)
         else:
             self._break_off(_CAUSES[failure], detail)
 
     # ------------------------------------------------------------------ inside
 
     def _collect(self, data: bytes) -> None:
-        self._body += data
-        if len(self._body) <= self._limit:
+        refused = self._status != 200
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size <= (_REFUSAL_LIMIT if refused else _WHOLE_LIMIT):
             return
-        if self._limit == _REFUSAL_LIMIT:
-            del self._body[_REFUSAL_LIMIT:]
+        if refused:
             self._complete(clean=True)
         else:
             self._finish(Outcome(Cause.PROTOCOL, status=self._status, detail="the answer is longer than the limit"))
@@ -237,15 +250,20 @@ class _Exchange:
             frames, outcome = self._decoder.finish(clean)
             self._pass(frames)
             self._finish(outcome)
-        elif self._status == 200:
-            body, outcome = self._adapter.whole(self._call, bytes(self._body))
+            return
+        pieces = self._pieces
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if self._status == 200:
+            body, outcome = self._adapter.whole(self._call, body)
             if outcome.cause is Cause.OK:
                 self._pass((Frame(body),))
             self._finish(outcome)
         else:
-            secrets = (self._key,) if self._key else ()
-            headers = self._status_headers
-            self._finish(self._adapter.refused(self._status, headers, bytes(self._body), self._wall(), secrets))
+            backend = self._backend
+            key = backend.secrets.get(self._dispatch.instance.id)
+            body = body[:_REFUSAL_LIMIT]
+            wall, secrets = backend.wall(), (key,) if key else ()
+            self._finish(self._adapter.refused(self._status, self._headers, body, wall, secrets))
 
     def _break_off(self, cause: Cause, detail: str) -> None:
         """No more will come. It does not matter to a refusal, nor to an answer that only lacks its last mark."""
@@ -269,63 +287,54 @@ class _Exchange:
 
     def _pass(self, frames: Sequence[Frame]) -> bool:
         """Hand frames on; False: the last reader left while it was written to."""
+        port = self._port
         if frames and not self._started:
             self._started = True
-            self._reported_at = self._clock()
-            self._port.started()
+            self._reported_at = self._heard_at
+            port.started()
         for frame in frames:
-            self._port.feed(frame)
+            port.feed(frame)
         return not self._done
 
-    def _report(self, tokens: int) -> None:
+    def _report(self, tokens: int, now: float) -> None:
         self._port.progressed(tokens - self._reported)
-        self._reported, self._reported_at = tokens, self._clock()
+        self._reported, self._reported_at = tokens, now
 
     def _finish(self, outcome: Outcome) -> None:
         if not self._done:
             self._end()
             self._good = outcome.cause is Cause.OK
-            if self._pulse.alarm is not None and outcome.kind is OutcomeKind.FAILURE:
+            if not self._good and self._pulse.alarm is not None and outcome.kind is OutcomeKind.FAILURE:
                 self._pulse.alarm()
             self._port.finished(outcome)
 
     def _end(self) -> None:
         self._done = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _beat(self) -> None:
-        self._reads += 1
-        self._pulse.reads += 1
+        self._backend.running.discard(self)
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
 
     # ------------------------------------------------------------------ time
 
-    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look again when the soonest limit could be reached, and often enough to notice silence."""
-        due = min(self._since + self._timeouts.attempt, loop.time() + self._timeouts.idle / _LOOKS_PER_IDLE)
-        if self._awaits_token:
-            due = min(due, self._since + self._timeouts.first_token)
-        self._timer = loop.call_at(due, self._look, loop)
-
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        now, limits = loop.time(), self._timeouts
-        if self._paused or self._reads != self._seen_reads:
-            self._last_beat, self._seen_reads = now, self._reads
+    def look(self, now: float) -> float:
+        """Give up what has taken too long. Returns when the next limit is reached, as far as that can be said."""
+        if self._done:
+            return math.inf
+        limits = self._backend.timeouts
+        if self._paused:
+            self._heard_at = now
         if self._decoder is not None and self._decoder.tokens > self._reported:
-            self._report(self._decoder.tokens)
-        if now >= self._since + limits.attempt:
+            self._report(self._decoder.tokens, now)
+        due = self._since + limits.attempt
+        first = self._since + limits.first_token if not (self._whole or self._started) else due
+        if now >= due:
             self._time_out("no complete answer in time")
-        elif self._awaits_token and now >= self._since + limits.first_token:
+        elif now >= first:
             self._time_out("no first token in time")
-        elif (self._started or self._body or self._refused) and now >= self._last_beat + limits.idle:
+        elif (self._started or self._size or self._refused) and now >= self._heard_at + limits.idle:
             self._time_out("silence in the middle of the answer")
-        else:
-            self._watch(loop)
-
-    @property
-    def _awaits_token(self) -> bool:
-        return not self._whole and not self._started
+        return min(due, first)
 
     def _time_out(self, detail: str) -> None:
         if self._connection is not None:
@@ -338,7 +347,7 @@ class _Exchange:
             return
         if self._good:
             self._connection.resume()
-            self._timer = asyncio.get_running_loop().call_later(_LINGER_SECONDS, self._connection.abort)
+            self._linger = asyncio.get_running_loop().call_later(_LINGER_SECONDS, self._connection.abort)
         else:
             self._connection.abort()
 

@@ -25,7 +25,7 @@ import aiohappyeyeballs
 
 from headrace.runtime.addresses import reachable
 from headrace.runtime.client import KEEPALIVE, Connection, Sink
-from headrace.runtime.engine_address import Place, place_of, request_head
+from headrace.runtime.engine_address import NoAddress, Place, opening
 from headrace.runtime.engine_exchange import EngineExchange
 from headrace.runtime.engine_link import Link
 from headrace.runtime.failures import Failure, UpstreamFailed
@@ -169,19 +169,15 @@ class DirectUpstream:
     def _open(
         self, address: str, request: EngineRequest, sink: Sink, connect_timeout: float, group: set[EngineExchange]
     ) -> EngineExchange:
-        exchange = EngineExchange(self, sink, request.body, connect_timeout, group)
-        group.add(exchange)
+        exchange = EngineExchange(self, sink, connect_timeout, group)
         try:
-            place = place_of(address)
-        except ValueError:
+            place, head = opening(address, request.method, request.path, request.headers)
+        except NoAddress:
             exchange.fail_soon(Failure.CONNECT, "the address is no HTTP address")
-            return exchange
-        try:
-            head = request_head(place, request.method, request.path, request.headers, len(request.body))
         except ValueError:
             exchange.fail_soon(Failure.PROTOCOL, "the request cannot be written")
-            return exchange
-        exchange.begin(place, head)
+        else:
+            exchange.begin(place, b"%b%d\r\n\r\n" % (head, len(request.body)), request.body)
         return exchange
 
     def _close_idle(self, loop: asyncio.AbstractEventLoop) -> None:

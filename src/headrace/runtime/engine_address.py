@@ -16,6 +16,10 @@ _OWN = frozenset(
 )
 
 
+class NoAddress(ValueError):
+    """It names no HTTP server."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
     """Where an engine listens. `named` is the Host header's value; `base` the path before every other, without slash.
@@ -66,13 +70,16 @@ def place_of(address: str) -> Place:
     return Place(parts.scheme == "https", host, port, named, parts.path.rstrip("/"), credentials)
 
 
-def request_head(place: Place, method: str, path: str, headers: tuple[tuple[str, str], ...], length: int) -> bytes:
-    """A request's head for a body of `length` bytes. Raises ValueError for what cannot be written into one."""
-    return _until_length(place, method, path, headers) + (b"content-length: %d\r\n\r\n" % length)
-
-
 @lru_cache(maxsize=1024)
-def _until_length(place: Place, method: str, path: str, headers: tuple[tuple[str, str], ...]) -> bytes:
+def opening(address: str, method: str, path: str, headers: tuple[tuple[str, str], ...]) -> tuple[Place, bytes]:
+    """Where a request goes, and its head until the number of bytes of its body, which a blank line follows.
+
+    Raises NoAddress for an address of no HTTP server, ValueError for what cannot be written into a head.
+    """
+    try:
+        place = place_of(address)
+    except ValueError as error:
+        raise NoAddress(*error.args) from error
     target = f"{place.base}{path}" or "/"
     if any(character <= " " for character in target):
         raise ValueError("a blank in a path")
@@ -87,4 +94,4 @@ def _until_length(place: Place, method: str, path: str, headers: tuple[tuple[str
     lines += [f"{name}: {value}" for name, value in headers if name.lower() not in _OWN]
     if any(character in line for line in lines for character in "\r\n\0"):
         raise ValueError("a line's end in a header")
-    return "\r\n".join([*lines, ""]).encode()
+    return place, "\r\n".join([*lines, "content-length: "]).encode()

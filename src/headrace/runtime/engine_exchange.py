@@ -14,7 +14,7 @@ import structlog
 
 from headrace.runtime.client import STALE_WITHIN, Sink
 from headrace.runtime.engine_address import Place
-from headrace.runtime.engine_link import Head, Link
+from headrace.runtime.engine_link import PROPERLY, Ending, Head, Link
 from headrace.runtime.failures import Failure, UpstreamFailed, unconnected
 from headrace.runtime.unpacking import Unpacker, unpacker_for, unwrapped
 
@@ -43,58 +43,50 @@ class EngineExchange:
     __slots__ = (
         "_body",
         "_connect_timeout",
-        "_delivering",
-        "_ending",
         "_group",
         "_head",
+        "_held",
         "_link",
         "_links",
         "_over",
         "_paused",
-        "_pieces",
         "_place",
-        "_request",
         "_reused",
-        "_sent_at",
         "_sink",
         "_unpacker",
         "connecting",
     )
 
-    def __init__(
-        self, links: Links, sink: Sink, body: bytes, connect_timeout: float, group: set[EngineExchange]
-    ) -> None:
+    def __init__(self, links: Links, sink: Sink, connect_timeout: float, group: set[EngineExchange]) -> None:
         self.connecting: asyncio.Task[None] | None = None
         self._links = links
         self._sink = sink
-        self._body = body
         self._connect_timeout = connect_timeout
         self._group = group
         self._place: Place
-        self._request = b""
-        self._sent_at = 0.0
+        self._head = self._body = b""
+        """The request, until something of the answer has come."""
         self._link: Link | None = None
-        self._reused = self._paused = self._over = self._delivering = False
-        self._head: Head | None = None
-        self._pieces: list[bytes] = []
-        self._ending: tuple[Failure | None, str] | None = None
+        self._reused = self._paused = self._over = False
+        self._held: tuple[Head | None, bytes, Ending | None] | None = None
+        """What the sink has not heard yet, because it is paused."""
         self._unpacker: Unpacker | None = None
+        group.add(self)
 
-    def begin(self, place: Place, request: bytes) -> None:
+    def begin(self, place: Place, head: bytes, body: bytes) -> None:
         """Send it: on a free link, or on a new one."""
-        self._place, self._request = place, request
         link = self._links.take(place)
+        self._place, self._head, self._body = place, head, body
         if link is None:
             self._connect()
         else:
             self._reused = True
-            self._sent_at = link.loop.time()
             self._link = link
-            link.send(self, request, self._body)
+            link.send(self, head, body)
 
     def fail_soon(self, failure: Failure, detail: str) -> None:
         """It failed before it began."""
-        self._ending = (failure, detail)
+        self._held = (None, b"", (failure, detail))
         asyncio.get_running_loop().call_soon(self._deliver)
 
     # ------------------------------------------------------------------ the owner's side
@@ -118,42 +110,34 @@ class EngineExchange:
         self._paused = False
         if self._link is not None:
             self._link.resume()
-        if self._head is not None or self._pieces or self._ending is not None:
+        if self._held is not None:
             asyncio.get_running_loop().call_soon(self._deliver)
 
     # ------------------------------------------------------------------ the link's side
 
-    def heard(self, head: Head | None, data: bytes, ended: bool) -> None:
+    def heard(self, head: Head | None, data: bytes, ending: Ending | None) -> None:
         """See `engine_link.Rider`."""
-        if not (ended or head or self._unpacker or self._pieces or self._paused or self._delivering or self._head):
-            self._forward(data)  # the usual case: the middle of a body, and a sink that keeps up
-            return
-        if ended:
+        if ending is not None:
             self._link = None
-            self._ending = (None, "")
-        try:
-            if head is not None:
-                self._head = head[0], unwrapped(head[1])
-                self._unpacker = unpacker_for(head[1])
-            if self._unpacker is not None:
-                data = self._unpacker.feed(data, ended)
-        except UpstreamFailed as failed:
-            self._break(failed)
+        if head is not None:
+            self._head = self._body = b""
+        if self._unpacker is not None or (head is not None and "content-encoding" in head[1]):
+            head, data, ending = self._unpacked(head, data, ending)
+        if self._held is not None:
+            earlier, before, _ = self._held
+            self._held = (earlier or head, before + data, ending)
         else:
-            if data:
-                self._pieces.append(data)
-        self._deliver()
+            self._tell(head, data, ending)
 
     def lost(self, failure: Failure, detail: str, answered: bool) -> None:
         """See `engine_link.Rider`."""
         link, self._link = self._link, None
-        if self._reused and not answered and link is not None and link.loop.time() - self._sent_at < STALE_WITHIN:
+        if self._reused and not answered and link is not None and link.loop.time() - link.since < STALE_WITHIN:
             self._reused = False
             self._links.replayed()
             self._connect()
-            return
-        self._ending = (failure, detail)
-        self._deliver()
+        else:
+            self.heard(None, b"", (failure, detail))
 
     # ------------------------------------------------------------------ inside
 
@@ -166,8 +150,7 @@ class EngineExchange:
                 link = await self._links.connect(self._place)
         except (OSError, ValueError) as error:
             failed = unconnected(error)
-            self._ending = (failed.failure, failed.detail)
-            self._deliver()
+            self._tell(None, b"", (failed.failure, failed.detail))
         except Exception:  # noqa: BLE001 - the task's outer edge
             _log.exception("upstream_connect_failed")
             self._end_after_fault()
@@ -175,50 +158,51 @@ class EngineExchange:
             self._link = link
             if self._paused:
                 link.pause()
-            link.send(self, self._request, self._body)
+            link.send(self, self._head, self._body)
         finally:
             self.connecting = None
 
-    def _break(self, failed: UpstreamFailed) -> None:
-        """What came cannot be understood: the rest is not waited for."""
-        if self._link is not None:
-            self._link.abort()
-            self._link = None
-        self._ending = (failed.failure, failed.detail)
-
-    def _forward(self, data: bytes) -> None:
-        self._delivering = True
+    def _unpacked(
+        self, head: Head | None, data: bytes, ending: Ending | None
+    ) -> tuple[Head | None, bytes, Ending | None]:
+        """What a read brought, as it was before it was packed. What cannot be unpacked ends the call."""
         try:
-            self._sink.data(data)
-        except Exception:  # noqa: BLE001 - the outer edge, as in `_deliver`
-            _log.exception("upstream_sink_failed")
-            self._end_after_fault()
-        finally:
-            self._delivering = False
+            if head is not None:
+                self._unpacker = unpacker_for(head[1])
+                head = head[0], unwrapped(head[1])
+            if self._unpacker is not None:
+                data = self._unpacker.feed(data, ending == PROPERLY)
+        except UpstreamFailed as failed:
+            if self._link is not None:
+                self._link.abort()
+                self._link = None
+            return head, b"", (failed.failure, failed.detail)
+        return head, data, ending
 
     def _deliver(self) -> None:
-        """Tell the sink what is there, in order, until it pauses or has heard the end."""
-        if self._delivering:
-            return
-        self._delivering = True
+        """The sink takes more: what was held back for it."""
+        if self._held is not None and not self._paused:
+            held, self._held = self._held, None
+            self._tell(*held)
+
+    def _tell(self, head: Head | None, data: bytes, ending: Ending | None) -> None:
+        """Tell the sink, in order, until it pauses; the rest is held back. One that has let go hears nothing more."""
         try:
-            while not self._paused and not self._over:
-                if self._head is not None:
-                    head, self._head = self._head, None
-                    self._sink.head(*head)
-                elif self._pieces:
-                    data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-                    self._pieces.clear()
-                    self._sink.data(data)
-                elif self._ending is not None:
-                    self._end(*self._ending)
-                else:
-                    break
+            if head is not None and not self._paused:
+                self._sink.head(*head)
+                head = None
+            if data and not self._paused:
+                self._sink.data(data)
+                data = b""
+            if ending is not None and not self._paused:
+                self._end(*ending)
+                return
         except Exception:  # noqa: BLE001 - the outer edge: a sink's fault ends this attempt and nothing else
             _log.exception("upstream_sink_failed")
             self._end_after_fault()
-        finally:
-            self._delivering = False
+            return
+        if self._paused and not self._over:
+            self._held = (head, data, ending) if head is not None or data or ending is not None else None
 
     def _end(self, failure: Failure | None, detail: str) -> None:
         sink = self._sink
@@ -237,7 +221,8 @@ class EngineExchange:
     def _let_go(self) -> None:
         self._over = True
         self._group.discard(self)
-        self._pieces.clear()
+        self._held = None
+        self._head = self._body = b""
         link, self._link = self._link, None
         if link is not None:
             link.abort()

@@ -10,7 +10,7 @@ in steps of `ONE_WRITE`, so that a large one neither holds up the loop nor is he
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import httptools
@@ -23,13 +23,17 @@ HEAD = 128 * 1024
 ONE_WRITE = 256 * 1024
 
 Head = tuple[int, Mapping[str, str]]
+Ending = tuple[Failure | None, str]
+"""How an answer ended: None for properly, and a detail for operators."""
+
+PROPERLY: Ending = (None, "")
 
 
 class Rider(Protocol):
     """Who waits for an answer."""
 
-    def heard(self, head: Head | None, data: bytes, ended: bool) -> None:
-        """What a read brought: the head, if it is complete by now; bytes of the body; whether that was all."""
+    def heard(self, head: Head | None, data: bytes, ending: Ending | None) -> None:
+        """What a read brought: the head, if it is complete by now; bytes of the body; the answer's proper end."""
         ...
 
     def lost(self, failure: Failure, detail: str, answered: bool) -> None:
@@ -52,39 +56,59 @@ class Owner(Protocol):
 class Link(asyncio.Protocol):
     """A connection to one engine."""
 
+    __slots__ = (
+        "_complete",
+        "_count",
+        "_crowded",
+        "_framed",
+        "_head_size",
+        "_headers",
+        "_keeps",
+        "_owner",
+        "_parser",
+        "_pieces",
+        "_reading_paused",
+        "_rest",
+        "_rider",
+        "_status",
+        "_surplus",
+        "_told",
+        "loop",
+        "on_body",
+        "place",
+        "since",
+        "transport",
+    )
+
     transport: asyncio.Transport
-    _answered: bool
-    _told: bool
-    _head_complete: bool
-    _framed: bool
-    _complete: bool
-    _surplus: bool
-    _keeps: bool
+    on_body: Callable[[bytes], None]
+    """The parser's: a piece of the body. It goes straight to the others."""
     _headers: dict[str, str]
-    _pieces: list[bytes]
 
     def __init__(self, owner: Owner, place: object, loop: asyncio.AbstractEventLoop) -> None:
         self.place = place
         """Which engine: whatever the owner tells its links apart by."""
         self.loop = loop
         self.since = 0.0
-        """When it was freed, on the loop's clock."""
+        """When it was freed or sent its last request, on the loop's clock."""
         self._owner = owner
         self._rider: Rider | None = None
         self._rest: memoryview | None = None
         self._crowded = self._reading_paused = False
+        self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append
+        self._begin()
         self._parser = httptools.HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
-        self._begin()
 
     # ------------------------------------------------------------------ the exchange's side
 
     def send(self, rider: Rider, head: bytes, body: bytes) -> None:
         """Send a request. Only on a new or a freed link."""
         self._rider = rider
-        self._begin()
+        self.since = self.loop.time()
         if len(body) <= ONE_WRITE:
             self.transport.write(head + body)
             return
@@ -126,16 +150,22 @@ class Link(asyncio.Protocol):
         if rider is None:
             self.transport.abort()  # nobody asked for anything
             return
-        self._answered = True
         broken = False
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            broken = not self._complete
-        if not self._told and not self._head_complete:
+            broken, self._surplus = not self._complete, True
+        pieces = self._pieces
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        if not self._told:
             self._head_size += len(data)
-            broken = broken or self._head_size > HEAD
-        self._tell(rider)
+            broken = self._tell_head(rider, body) or broken
+        elif self._complete:
+            self._free()
+            rider.heard(None, body, PROPERLY)
+        elif body:
+            rider.heard(None, body, None)
         if broken and self._rider is rider:
             self.abort()
             rider.lost(Failure.PROTOCOL, "not an HTTP answer, or a header too large", True)
@@ -155,19 +185,21 @@ class Link(asyncio.Protocol):
         rider, self._rider, self._rest = self._rider, None, None
         if rider is None:
             return
+        answered = self._head_size > 0
         if exc is None and self._told and not self._framed:
-            rider.heard(None, b"", True)
+            rider.heard(None, b"", PROPERLY)
         elif exc is not None:
-            rider.lost(Failure.CUT, f"connection lost{errno_of(exc)}", self._answered)
+            rider.lost(Failure.CUT, f"connection lost{errno_of(exc)}", answered)
         else:
             where = "in the middle of the body" if self._told else "before the end of the answer"
-            rider.lost(Failure.CUT, f"closed {where}", self._answered)
+            rider.lost(Failure.CUT, f"closed {where}", answered)
 
     # ------------------------------------------------------------------ the parser's side
 
     def on_message_begin(self) -> None:
-        """An answer begins; a second one is nobody's."""
-        self._surplus = self._complete
+        """An answer begins; a second one is nobody's, and nothing of it is read."""
+        if self._complete:
+            raise ValueError("nobody asked for another answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
@@ -180,48 +212,37 @@ class Link(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """The head is complete; one of 1xx announces another."""
         self._status = self._parser.get_status_code()
-        self._head_complete = self._status >= 200
-        coding = self._headers.get("transfer-encoding", "")
-        self._framed = "content-length" in self._headers or coding.lower().endswith("chunked")
-
-    def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
-        self._pieces.append(data)
+        headers = self._headers
+        self._framed = "content-length" in headers or headers.get("transfer-encoding", "").lower().endswith("chunked")
 
     def on_message_complete(self) -> None:
         """The answer is complete."""
         if self._status < 200:
             self._headers, self._count = {}, 0
-            return
-        self._complete = True
-        self._keeps = self._parser.should_keep_alive()
+        else:
+            self._complete = True
+            self._keeps = self._parser.should_keep_alive()
 
     # ------------------------------------------------------------------ inside
 
     def _begin(self) -> None:
         """Nothing of an answer is here yet."""
-        self._answered = self._told = self._head_complete = self._framed = False
-        self._complete = self._surplus = self._keeps = False
+        self._told = self._framed = self._complete = self._surplus = self._keeps = False
         self._head_size = self._count = self._status = 0
         self._headers = {}
-        self._pieces = []
 
-    def _tell(self, rider: Rider) -> None:
-        pieces = self._pieces
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        pieces.clear()
-        if self._told and not self._complete:
-            if data:
-                rider.heard(None, data, False)
-            return
-        head = None
-        if self._head_complete and not self._told:
-            self._told = True
-            head = self._status, self._headers
+    def _tell_head(self, rider: Rider, body: bytes) -> bool:
+        """Tell the head, if it is complete, and what came with it. True: it is larger than a head may be."""
+        if self._status < 200:
+            return self._head_size > HEAD
+        self._told = True
+        head, self._headers = (self._status, self._headers), {}
         if self._complete:
             self._free()
-        if head is not None or data or self._complete:
-            rider.heard(head, data, self._complete)
+            rider.heard(head, body, PROPERLY)
+        else:
+            rider.heard(head, body, None)
+        return False
 
     def _free(self) -> None:
         """The answer is complete: whoever comes next may have the link, unless something is left over on it."""
@@ -231,6 +252,7 @@ class Link(asyncio.Protocol):
             self._rest = None
             self.transport.abort() if unsent else self.transport.close()
             return
+        self._begin()
         self.resume()
         self._owner.freed(self)
 
