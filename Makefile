@@ -6,6 +6,8 @@ ARGS   ?=
 TESTARGS ?=
 # Files of tests are spread over so many processes; 0 runs them one after the other in this one, as a debugger wants it.
 PROCESSES ?= auto
+# The same for the slow tests, which wait for clocks and for other processes most of their time.
+PROCESSES_MORE ?= 4
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
@@ -73,7 +75,7 @@ test: $(DEVELOP) ## run the tests (TESTARGS='-k breaker')
 test-all: test test-more ## also the slow tests and those against a real engine
 
 test-more: $(ENGINE) ## only the slow tests and those against a real engine
-	@$(BIN)/python -m pytest -q -m "slow or real_engine" $(TESTARGS)
+	@$(BIN)/python -m pytest -q -n $(PROCESSES_MORE) --dist loadfile -m "slow or real_engine" $(TESTARGS)
 
 lint: $(DEVELOP) ## ruff, mypy strict, pyright strict on core and wire, import-linter
 	$(BIN)/ruff check .

@@ -1,83 +1,27 @@
 """Backpressure before a whole engine: 200 requests at once and somebody with one, and where the waiting happens.
 
-The engine is the shipped mock, a continuous batch with so many slots and a first-come queue of its own; all sockets are
-real. Most of it runs on virtual time, so that what is compared are the engine's times and not the machine's.
+Most of it runs on virtual time; see `flooded.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import cache
 from statistics import median
-from typing import Literal
 
 import pytest
 
-from headrace.testing import MockEngine, MockStats, Script, run_virtual, steps
+from headrace.testing import MockEngine, Script, run_virtual, steps
 from tests.e2e.client import client
 from tests.e2e.flood import Crowd, Felt, Load, alone, crowd, typical
-from tests.e2e.front import Front, front
+from tests.e2e.flooded import GATED, LOAD, PATIENCE, How, a100, accepted, seen
+from tests.e2e.front import front
 from tests.e2e.test_engine_metrics import gauges, known
 from tests.runtime.metered import Metered, page
 from tests.runtime.virtual import SETTLE, virtually
 
-PATIENCE = 6000.0
-"""Seconds, virtual, that callers wait."""
-LOAD = Load()
 STEP = 0.16
 """Seconds of the engine's longest step: 2,048 prompt tokens, and one of each answer."""
-GATED: Mapping[str, object] = {"engine": "vllm", "max_concurrent": 64}
-"""As a user would have it who does not know the engine's slots: more than there are."""
-UNGATED: Mapping[str, object] = {"engine": "vllm", "max_concurrent": 1024, "window_tokens": None}
-
-How = Literal["fair", "blind", "fifo", "pass_through"]
-"""With metrics; without them; by arrival behind the same gates; nothing held back."""
-
-
-def a100(slots: int, speed: float = 1.0) -> MockEngine:
-    """About what one such card does with a model of eight billion parameters."""
-    return MockEngine(model="m", slots=slots, prefill_tps=14_700, decode_tps=90, speed=speed)
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What the light user felt alone, what both felt together, and what the engine saw."""
-
-    alone: tuple[Felt, ...]
-    together: Crowd
-    engine: MockStats
-
-
-@cache
-def seen(how: How, slots: int, load: Load = LOAD) -> Seen:
-    """The flood and the light user before an engine with so many slots; run once for all tests that look at it."""
-    return run_virtual(_seen(how, slots, load), settle=SETTLE)
-
-
-async def _seen(how: How, slots: int, load: Load) -> Seen:
-    async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(a100(slots))
-        gate = await stack.enter_async_context(
-            front(
-                engine,
-                scheduling={"policy": "fair" if how in ("fair", "blind") else "fifo"},
-                instances=UNGATED if how == "pass_through" else GATED,
-                metrics={"enabled": how in ("fair", "fifo")},
-                timeouts={"queue": PATIENCE},
-            )
-        )
-        caller = await stack.enter_async_context(client(gate.client.url, PATIENCE))
-        before = await alone(caller, load)
-        together = await crowd(caller, load, _accepted(gate, load.light + load.flood))
-        await gate.idle()
-        return Seen(tuple(before), together, engine.stats)
-
-
-async def _accepted(gate: Front, number: int) -> None:
-    await gate.until(lambda: gate.totals["accepted"] == number, "all of the flood is accepted")
 
 
 MANY = [pytest.param(8), pytest.param(4, marks=pytest.mark.slow), pytest.param(16, marks=pytest.mark.slow)]
@@ -115,29 +59,6 @@ def test_holding_back_costs_the_engine_nothing(how: How, slots: int) -> None:
     assert held.together.throughput >= 0.95 * given.together.throughput
 
 
-SHORT = [
-    pytest.param(slots, prompt, output, marks=() if (slots, prompt, output) == (8, 60, 8) else pytest.mark.slow)
-    for slots in (4, 8)
-    for prompt in (8, 30, 60)
-    for output in (8, 24, 48)
-]
-
-
-@pytest.mark.parametrize(("slots", "prompt", "output"), SHORT)
-@pytest.mark.parametrize("how", ["fair", "blind"])
-def test_short_prompts_wait_in_the_gateway_too(how: How, slots: int, prompt: int, output: int) -> None:
-    """Hundreds of them would fit into the un-started window: three wait in the engine at most all the same, the light
-    user in the gateway until an answer ends, and hardly a slot is idle for it."""
-    load = Load(prompt=prompt, output=output, light_output=8)
-    held, given = seen(how, slots, load), seen("pass_through", slots, load)
-    light = held.together.light
-    assert held.together.all_answered
-    assert held.engine.max_waiting <= 3
-    assert given.engine.max_waiting > load.flood / 2
-    assert max(felt.waited for felt in light) <= slots * held.together.release
-    assert held.together.throughput >= (0.97 if output > 8 else 0.9) * given.together.throughput
-
-
 @pytest.mark.slow
 async def test_a_light_user_hardly_feels_a_flood_in_real_time() -> None:
     """The same with a clock that nobody pushes: much less than by arrival, and three at most wait
@@ -148,7 +69,7 @@ async def test_a_light_user_hardly_feels_a_flood_in_real_time() -> None:
             a100(8, speed=4) as engine,
             front(engine, scheduling={"policy": policy}, instances=GATED) as gate,
         ):
-            together = await crowd(gate.client, LOAD, _accepted(gate, LOAD.flood))
+            together = await crowd(gate.client, LOAD, accepted(gate, LOAD.flood))
             await gate.idle()
             assert together.all_answered
             assert engine.stats.max_waiting <= 3
@@ -181,7 +102,7 @@ async def test_a_flood_is_held_back_when_the_metrics_fail(bad: Script | bytes) -
         await known(gate)
 
         async def fails() -> None:
-            await _accepted(gate, load.flood)
+            await accepted(gate, load.flood)
             metered.say = bad
             await gate.until(lambda: gate.instance().metrics_stale, "what the metrics say is too old")
             assert await gauges(caller, "engine_metrics_stale") == {"a": 1}
@@ -211,7 +132,7 @@ async def test_an_adaptive_limit_finds_what_an_engine_can_run(metrics: bool) -> 
         client(gate.client.url, PATIENCE) as caller,
     ):
         gate.headrace.gateway.observe(lambda event, decisions, now: found.append(gate.instance().max_concurrent))
-        together = await crowd(caller, load, _accepted(gate, load.flood))
+        together = await crowd(caller, load, accepted(gate, load.flood))
         await gate.idle()
     assert together.all_answered
     assert engine.stats.max_running == 16
@@ -277,7 +198,7 @@ def paces(flood_class: str) -> tuple[tuple[Felt, ...], Crowd]:
             client(gate.client.url, PATIENCE) as caller,
         ):
             before = await alone(caller, load)
-            together = await crowd(caller, load, _accepted(gate, load.light + load.flood))
+            together = await crowd(caller, load, accepted(gate, load.light + load.flood))
             await gate.idle()
             return tuple(before), together
 
