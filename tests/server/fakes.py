@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 from prometheus_client import CollectorRegistry
-from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from headrace import errors
@@ -32,8 +31,8 @@ from headrace.model import (
 from headrace.runtime.relay import AnswerHead, Reader
 from headrace.runtime.stores import DeadLetters
 from headrace.runtime.stores.memory import MemoryDeadLetters
-from headrace.server.app import build_app
-from headrace.server.connection import BoundedHttp
+from headrace.server.app import Application, build_app
+from headrace.server.connection import Connections
 from headrace.server.health import Health
 from headrace.server.settings import ServerSettings
 from headrace.testing import Changes, guarded
@@ -248,15 +247,12 @@ async def front_door(gateway: FakeGateway, settings: ServerSettings | None = Non
     health = Health(gateway, registry)
     app = build_app(gateway, settings or ServerSettings(), registry, health)
 
-    async def plain(scope: Scope, receive: Receive, send: Send) -> None:
-        await app(scope, receive, send)
-
-    served = app if door == "direct" else plain
+    served = app if door == "direct" else Application(app, {}, app.intake)
     config = uvicorn.Config(served, ws="none", lifespan="off", log_config=None, access_log=False)
+    config.load()
     state, loop = ServerState(), asyncio.get_running_loop()
-    server = await loop.create_server(
-        lambda: BoundedHttp(config=config, server_state=state, app_state={}, _loop=loop), "127.0.0.1", 0
-    )
+    connections = Connections(served, config.timeout_keep_alive)
+    server = await loop.create_server(lambda: connections(config, state), "127.0.0.1", 0)
     try:
         yield Front(gateway, health, registry, server.sockets[0].getsockname()[1], state)
     finally:

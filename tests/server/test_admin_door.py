@@ -16,7 +16,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from headrace.server.admin.door import AdminDoor
-from headrace.server.connection import BoundedHttp
+from headrace.server.app import Application
+from headrace.server.connection import Connections
 from headrace.server.intake import Intake
 from headrace.server.settings import ServerSettings
 from headrace.testing import guarded
@@ -55,12 +56,14 @@ async def behind(
 ) -> AsyncIterator[Callable[[], asyncio.Future[RawClient]]]:
     """A server with nothing but the door; yields what connects to it."""
     bounds = ServerSettings(body_limit=1000, body_timeout=body_timeout)
-    router = Router(AdminDoor(load, key, Intake(bounds)).routes(), redirect_slashes=False)
-    config = uvicorn.Config(router, ws="none", lifespan="off", log_config=None, access_log=False)
+    intake = Intake(bounds)
+    router = Router(AdminDoor(load, key, intake).routes(), redirect_slashes=False)
+    application = Application(router, {}, intake)
+    config = uvicorn.Config(application, ws="none", lifespan="off", log_config=None, access_log=False)
+    config.load()
     state, loop = ServerState(), asyncio.get_running_loop()
-    server = await loop.create_server(
-        lambda: BoundedHttp(config=config, server_state=state, app_state={}, _loop=loop), "127.0.0.1", 0
-    )
+    connections = Connections(application, config.timeout_keep_alive)
+    server = await loop.create_server(lambda: connections(config, state), "127.0.0.1", 0)
     clients: list[RawClient] = []
 
     async def connect() -> RawClient:

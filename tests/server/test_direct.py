@@ -11,7 +11,7 @@ from uvicorn.server import ServerState
 
 from headrace.model import AnswerForm
 from headrace.server.app import build_app
-from headrace.server.connection import HEAD_TIMEOUT, BoundedHttp
+from headrace.server.connection import HEAD_TIMEOUT, Connections
 from headrace.server.intake import LINGER
 from headrace.server.settings import ServerSettings
 from headrace.testing import on_virtual_time
@@ -59,9 +59,8 @@ class Caller:
         self.wire = Wire()
         app = build_app(self.gateway, ServerSettings(**settings), CollectorRegistry())  # type: ignore[arg-type]
         self.intake = app.intake
-        config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None, timeout_keep_alive=KEEP_ALIVE)
-        loop = asyncio.get_running_loop()
-        self.http = BoundedHttp(config=config, server_state=ServerState(), app_state={}, _loop=loop)
+        config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None)
+        self.http = Connections(app, KEEP_ALIVE)(config, ServerState())
         self.http.connection_made(self.wire)
 
     def post(self, **fields: object) -> None:

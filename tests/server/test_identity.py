@@ -26,10 +26,12 @@ class Headers:
     on_drain: Callable[[], None] | None = None
 
     def __init__(self, headers: Mapping[str, str] | None = None) -> None:
-        self._headers = headers or {}
+        self.headers: Mapping[bytes, bytes] = {
+            name.encode(): _encoded(value) for name, value in (headers or {}).items()
+        }
 
-    def header(self, name: str) -> str | None:
-        return self._headers.get(name)
+    def answer(self, status: int, headers: Sequence[tuple[str, str]], body: bytes) -> None:
+        raise AssertionError("nothing is answered here")
 
     def start(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
         raise AssertionError("nothing is answered here")
@@ -42,6 +44,14 @@ class Headers:
 
     def abort(self) -> None:
         raise AssertionError("nothing is answered here")
+
+
+def _encoded(value: str) -> bytes:
+    """As clients do it: in Latin-1 where that is possible."""
+    try:
+        return value.encode("latin-1")
+    except UnicodeEncodeError:
+        return value.encode()
 
 
 def test_a_caller_without_headers_is_anonymous_and_normal() -> None:

@@ -12,13 +12,13 @@ follows as comments.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from headrace import errors
 from headrace.errors import Fault
 from headrace.model import AnswerForm, Ending, Request
 from headrace.runtime.relay import AnswerHead
 from headrace.server.exchange import Exchange, header_value
+from headrace.server.ports import Reply
 from headrace.server.refusals import answer_json, refuse
 from headrace.wire.frames import Frame
 from headrace.wire.openai import OpenAICall, assemble, error_frame, split
@@ -31,38 +31,62 @@ _STREAM_HEADERS = (
 )
 
 
-@dataclass(slots=True)
-class Closing:
-    """How a request ended, for the log."""
-
-    ending: Ending
-    status: int
-    head: AnswerHead | None
-    attempts: int
-    """How often an engine was asked."""
-
-
 class AnswerWriter:
-    """A relay's reader that writes to an exchange in the form its caller asked for.
+    """One request's answer: a relay's reader that writes to an exchange in the form its caller asked for.
 
     `closed` is called exactly once, when the caller has been told the end or has left.
     """
 
+    __slots__ = (
+        "_call",
+        "_closed",
+        "_collected",
+        "_exchange",
+        "_limit",
+        "_opened",
+        "_passes",
+        "_size",
+        "arrived",
+        "attempts",
+        "ending",
+        "head",
+        "over",
+        "reply",
+        "request",
+        "status",
+        "taken",
+        "wants_usage",
+    )
+
     def __init__(
-        self, exchange: Exchange, call: OpenAICall, request: Request, limit: int, closed: Callable[[Closing], None]
+        self,
+        exchange: Exchange,
+        call: OpenAICall,
+        request: Request,
+        limit: int,
+        arrived: float,
+        closed: Callable[[AnswerWriter], None],
     ) -> None:
+        """`limit`: most bytes of an answer that has to be collected; `arrived`: when its request came."""
+        self.request = request
+        self.arrived = arrived
         self.wants_usage = call.include_usage or not call.stream
-        self.too_large: Callable[[], None] | None = None
-        """Called when an answer that has to be collected outgrows `limit` bytes: nobody needs the rest."""
+        self.reply: Reply | None = None
+        """The request as the gateway has it, from its opening to the end."""
+        self.taken = 0.0
+        """Seconds from the complete body until the gateway had it."""
+        self.head: AnswerHead | None = None
+        self.over = False
+        """The caller has been told the end, or has left: `ending`, `status` and `attempts` say how."""
+        self.ending = Ending.ANSWERED
+        self.status = 200
+        self.attempts = 0
         self._exchange = exchange
         self._call = call
-        self._request = request
         self._limit = limit
         self._closed = closed
-        self._head: AnswerHead | None = None
         self._collected: list[bytes] = []
         self._size = 0
-        self._over = False
         self._passes = False
         """Frames go straight through."""
         self._opened = False
@@ -70,7 +94,7 @@ class AnswerWriter:
 
     def begin(self, head: AnswerHead) -> None:
         """See `runtime.relay.Reader`."""
-        self._head = head
+        self.head = head
         self._passes = self._call.stream and head.form is AnswerForm.STREAM
         if self._passes:
             self._open()
@@ -91,30 +115,30 @@ class AnswerWriter:
     @property
     def waits(self) -> bool:
         """Whether nothing of the answer has come yet."""
-        return self._head is None and not self._over
+        return self.head is None and not self.over
 
     def write(self, data: bytes) -> bool:
         """See `runtime.relay.Reader`."""
-        if self._over:
+        if self.over:
             return True
         if self._passes:
             return self._exchange.write(data)
         self._collected.append(data)
         self._size += len(data)
         if self._size > self._limit:
-            too_large = self.too_large
+            reply = self.reply
             self._fail(Ending.INFERENCE_FAILURE, errors.upstream_error("The answer is too large to be sent whole."))
-            if too_large is not None:
-                too_large()
+            if reply is not None:
+                reply.cancel()
         return True
 
     def end(self, ending: Ending, fault: Fault | None) -> None:
         """See `runtime.relay.Reader`."""
-        if self._over:
+        if self.over:
             return
         if fault is None and ending is not Ending.ANSWERED:
             fault = errors.cancelled()
-        if fault is None and self._head is None:
+        if fault is None and self.head is None:
             fault = errors.upstream_error()
         if fault is not None:
             self._fail(ending, fault)
@@ -125,14 +149,12 @@ class AnswerWriter:
             self._deliver(ending)
 
     def leave(self) -> None:
-        """The caller has gone: nothing is written any more."""
-        if not self._over:
+        """The caller has gone: nothing is written any more, and nobody needs the rest."""
+        if not self.over:
+            reply = self.reply
             self._close(Ending.CANCELLED, 499)
-
-    @property
-    def over(self) -> bool:
-        """Whether the caller has been told the end, or has left."""
-        return self._over
+            if reply is not None:
+                reply.cancel()
 
     def _deliver(self, ending: Ending) -> None:
         """Hand over what was collected, in the form that was asked for."""
@@ -150,11 +172,11 @@ class AnswerWriter:
         self._close(ending, 200)
 
     def _translated(self) -> bytes:
-        assert self._head is not None
+        assert self.head is not None
         if self._call.stream:
             frames = split(self._call, b"".join(self._collected))
             return b"".join(frame.data for frame in frames if self.wants_usage or not frame.usage_only)
-        if self._head.form is AnswerForm.WHOLE:
+        if self.head.form is AnswerForm.WHOLE:
             return b"".join(self._collected)
         return assemble(self._call, [Frame(data) for data in self._collected])
 
@@ -172,22 +194,24 @@ class AnswerWriter:
             self._close(ending, 200, fault.attempts)
         else:
             headers = [*self._known_headers(), *self._learned_headers(), ("x-headrace-drop-reason", ending.value)]
-            if self._head is None and fault.attempts:
+            if self.head is None and fault.attempts:
                 headers.append(("x-headrace-attempts", str(fault.attempts)))
             refuse(self._exchange, fault, headers)
             self._close(ending, fault.status, fault.attempts)
 
     def _close(self, ending: Ending, status: int, attempts: int = 0) -> None:
-        self._over = True
+        self.over = True
+        self.ending, self.status = ending, status
+        self.attempts = attempts if self.head is None else self.head.attempts
         self._collected.clear()
-        self.too_large = None  # it leads back here, and what leads back waits for the garbage collector
-        self._closed(Closing(ending, status, self._head, attempts if self._head is None else self._head.attempts))
+        self._closed(self)
+        self.reply = None  # it leads back here, and what leads back waits for the garbage collector
 
     def _known_headers(self) -> Sequence[tuple[str, str]]:
-        return (("x-request-id", self._request.id), ("x-headrace-class", self._request.flow.service_class.value))
+        return (("x-request-id", self.request.id), ("x-headrace-class", self.request.flow.service_class))
 
     def _learned_headers(self) -> Sequence[tuple[str, str]]:
-        head = self._head
+        head = self.head
         if head is None:
             return ()
         return (
@@ -195,5 +219,5 @@ class AnswerWriter:
             ("x-headrace-model", head.model),
             ("x-headrace-attempts", str(head.attempts)),
             ("x-headrace-queue-ms", str(round(head.waited * 1000))),
-            ("x-headrace-cache", head.cache.value),
+            ("x-headrace-cache", head.cache),
         )

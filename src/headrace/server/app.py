@@ -30,10 +30,10 @@ _ANY = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 class Application:
     """The ASGI application; and beside it what a connection needs to serve the most used routes without ASGI.
 
-    `direct` maps the paths of those routes to their handlers. All of them take POST with a JSON body only.
+    `direct` has those routes by their paths as they are requested. All of them take POST with a JSON body only.
     """
 
-    def __init__(self, router: ASGIApp, direct: Mapping[str, Handler], intake: Intake) -> None:
+    def __init__(self, router: ASGIApp, direct: Mapping[bytes, tuple[str, Handler]], intake: Intake) -> None:
         self._router = router
         self.direct = direct
         self.intake = intake
@@ -82,7 +82,7 @@ def build_app(
         *_administration(gateway, settings, intake),
     ]
     router = Router(routes, redirect_slashes=False, default=Endpoint(unknown_route, _ANY, intake))
-    return Application(router, direct, intake)
+    return Application(router, {path.encode(): (path, handler) for path, handler in direct.items()}, intake)
 
 
 def _administration(gateway: GatewayPort, settings: ServerSettings, intake: Intake) -> Sequence[Route]:

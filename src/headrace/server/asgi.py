@@ -18,7 +18,7 @@ import structlog
 from starlette.types import Receive, Scope, Send
 
 from headrace.errors import HeadraceError, internal_error
-from headrace.server.exchange import HIGH_WATER, Handler, header_value, headers_of
+from headrace.server.exchange import HIGH_WATER, Handler, header, header_value, headers_of
 from headrace.server.identity import request_id_of
 from headrace.server.intake import CallerGone, Hold, Intake, announced, discard, unreadable
 from headrace.server.refusals import refuse, refuse_early, wrong_method
@@ -38,11 +38,10 @@ class AsgiExchange:
         self.params: Mapping[str, str] = scope.get("path_params", {})
         self.body = b""
         client = scope.get("client")
-        self.peer: str = client[0] if client else ""
+        self._peer: str = client[0] if client else ""
         self.on_disconnect: Callable[[], None] | None = None
         self.on_drain: Callable[[], None] | None = None
-        self._raw_headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
-        self._headers: dict[str, str] | None = None
+        self.headers = headers_of(scope["headers"])
         self._cut: Callable[[], None] | None = (scope.get("extensions") or {}).get(CUT_EXTENSION, {}).get("cut")
         self._send = send
         self._head: tuple[int, list[tuple[bytes, bytes]]] | None = None
@@ -62,11 +61,19 @@ class AsgiExchange:
         """Whether the answer has begun."""
         return self._started
 
-    def header(self, name: str) -> str | None:
+    @property
+    def peer(self) -> str:
         """See `Exchange`."""
-        if self._headers is None:
-            self._headers = headers_of(self._raw_headers)
-        return self._headers.get(name)
+        return self._peer
+
+    def header(self, name: str) -> str | None:
+        """The value of a header by its lower-case name, as text."""
+        return header(self, name)
+
+    def answer(self, status: int, headers: Sequence[tuple[str, str]], body: bytes) -> None:
+        """See `Exchange`. Raises RuntimeError when it was started before."""
+        self.start(status, [*headers, ("content-length", str(len(body)))])
+        self.finish(body)
 
     def start(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
         """See `Exchange`. Raises RuntimeError when it was started before."""
@@ -226,11 +233,11 @@ class Endpoint:
             wrong_method(exchange, self._methods)
         elif not self._reads_body:
             self._handler(exchange)
-        elif (fault := unreadable(exchange)) is not None:
+        elif (fault := unreadable(exchange.headers)) is not None:
             refuse_early(exchange, fault)
         else:
             try:
-                exchange.body = await self._intake.read(hold, announced(exchange), receive)
+                exchange.body = await self._intake.read(hold, announced(exchange.headers), receive)
             except HeadraceError as error:
                 unread = True
                 refuse_early(exchange, error.fault, ("connection", "close"))

@@ -1,28 +1,33 @@
-"""One connection of a caller: uvicorn's, with a fast lane, bounds on heads, and requests strictly in turn.
+"""One connection of a caller: requests strictly in turn, on two lanes, under bounds on heads, bodies and time.
 
 The most used routes are served on the connection itself (`direct.DirectExchange`); every other request becomes an ASGI
-task as in uvicorn. Requests that a caller sends ahead wait in line: one read's worth of them at most, because reading
-stops while somebody waits, and nobody's handler is called before the answers in front of it are complete.
+task (`asgi_turn.AsgiTurn`). Requests that a caller sends ahead wait in line: one read's worth of them at most, because
+reading stops while somebody waits, and nobody's handler is called before the answers in front of it are complete.
 
-Time is watched by one timer per connection that is moved as seldom as possible: a request that arrives and is answered
-within its limits sets no timer. Watched are a head, a body, a caller that takes nothing, and an idle connection.
+Watched are a head, a body, a caller that takes nothing, and an idle connection. No request sets a timer: connections
+under the same limit of time share one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from typing import cast
 
-from uvicorn._types import ASGI3Application
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+import httptools
+import structlog
+import uvicorn
+from uvicorn.protocols.utils import get_remote_addr
+from uvicorn.server import ServerState
 
-from headrace.errors import body_too_slow, invalid_request
+from headrace.errors import Fault, body_too_slow, invalid_request
 from headrace.server.app import Application
-from headrace.server.asgi import CUT_EXTENSION
+from headrace.server.asgi_turn import AsgiTurn
 from headrace.server.direct import DirectExchange
+from headrace.server.exchange import headers_of
 from headrace.server.intake import LINGER
+from headrace.server.limits import TimeLimit
+from headrace.server.turns import Turn, Unsent
 from headrace.wire.openai import error_body
 
 HEAD_LIMIT = 64 * 1024
@@ -32,145 +37,251 @@ HEAD_TIMEOUT = 30.0
 STALL_LOOKS = 4
 """How often per stall timeout it is seen whether a caller has taken something."""
 
-_BODY = error_body(invalid_request(f"The headers are larger than {HEAD_LIMIT} bytes. Send less.", status=431))
-_TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    b"content-length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
+_log = structlog.get_logger("headrace.server")
+
+
+def _last_words(phrase: str, fault: Fault) -> bytes:
+    body = error_body(fault)
+    head = f"HTTP/1.1 {fault.status} {phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    return b"%bcontent-length: %d\r\n\r\n%b" % (head.encode(), len(body), body)
+
+
+_TOO_LARGE = _last_words(
+    "Request Header Fields Too Large",
+    invalid_request(f"The headers are larger than {HEAD_LIMIT} bytes. Send less.", status=431),
 )
-_NO_HTTP = error_body(invalid_request("This is no HTTP request, or one that could be read in two ways."))
-_UNREADABLE = (
-    b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    b"content-length: %d\r\n\r\n%b" % (len(_NO_HTTP), _NO_HTTP)
+_UNREADABLE = _last_words(
+    "Bad Request", invalid_request("This is no HTTP request, or one that could be read in two ways.")
 )
 
 
-class BoundedHttp(HttpToolsProtocol):
-    """One connection. Without an `Application` behind it everything is ASGI."""
+class Connections:
+    """Makes the connections of one server, as uvicorn asks for them, and is what they share.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._application = self.config.app if isinstance(self.config.app, Application) else None
-        self._current: DirectExchange | _AsgiTurn | None = None
-        self._waiting: deque[DirectExchange | _AsgiTurn] = deque()
-        self._reading: DirectExchange | None = None
-        self._advancing = False
+    Made inside the loop that serves. `keep_alive`: seconds an idle connection is kept.
+    """
+
+    def __init__(self, application: Application, keep_alive: float) -> None:
+        self.application = application
+        self.loop = loop = asyncio.get_running_loop()
+        self.heads = TimeLimit(loop, HEAD_TIMEOUT, Connection.cut)
+        self.bodies = TimeLimit(loop, application.intake.settings.body_timeout, Connection.give_up_body)
+        self.idle = TimeLimit(loop, keep_alive, Connection.close)
+        self.lingering = TimeLimit(loop, LINGER, Connection.close)
+        self._unsent: list[Unsent] = []
+        self._preamble_of: Sequence[tuple[bytes, bytes]] = ()
+        self._preamble = ""
+
+    def __call__(self, config: uvicorn.Config, server_state: ServerState, **_: object) -> Connection:
+        """A new one. What else uvicorn gives its protocols is nothing to these."""
+        return Connection(self, config, server_state)
+
+    def preamble(self, state: ServerState) -> str:
+        """The headers of every answer. uvicorn replaces its list of them once a second, for the date."""
+        headers = state.default_headers
+        if headers is not self._preamble_of:
+            self._preamble_of = headers
+            self._preamble = b"".join([b"%b: %b\r\n" % header for header in headers]).decode("latin-1")
+        return self._preamble
+
+    def flush_soon(self, exchange: Unsent) -> None:
+        """Let `exchange` send what it has at the end of this turn of the loop; one callback does it for all."""
+        if not self._unsent:
+            self.loop.call_soon(self._flush)
+        self._unsent.append(exchange)
+
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        for exchange in unsent:
+            try:
+                exchange.flush()
+            except Exception:  # noqa: BLE001 - a callback's outer edge: a mistake of ours with one holds up nobody else
+                _log.exception("an answer could not be sent on", path=exchange.path)
+
+
+class Connection(asyncio.Protocol):
+    """One connection. `transport` is None only before it is made."""
+
+    __slots__ = (
+        "_advancing",
+        "_config",
+        "_crowded",
+        "_current",
+        "_head_size",
+        "_headers",
+        "_limit",
+        "_parser",
+        "_paused",
+        "_reading",
+        "_shared",
+        "_stall_timer",
+        "_state",
+        "_url",
+        "_waiting",
+        "transport",
+    )
+
+    def __init__(self, shared: Connections, config: uvicorn.Config, state: ServerState) -> None:
+        self.transport: asyncio.Transport
+        self._shared = shared
+        self._config = config
+        self._state = state
+        self._parser: httptools.HttpRequestParser = httptools.HttpRequestParser(self)
+        # What follows a request that said `connection: close` must not keep that one from being answered.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] | None = None
+        """Of the head that is being read."""
         self._head_size = 0
-        self._in_head = True
-        self._head_begun = False
-        self._preamble_of: list[tuple[bytes, bytes]] | None = None
-        self._preamble = b""
-        self._clock = _Clock(self.loop)
+        self._reading: Turn | None = None
+        """Whose body is being read."""
+        self._current: Turn | None = None
+        self._waiting: list[Turn] = []
+        self._advancing = self._paused = self._crowded = False
+        self._limit: TimeLimit[Connection] | None = None
+        """The limit of time it is under."""
         self._stall_timer: asyncio.TimerHandle | None = None
 
     # ------------------------------------------------------------------ the transport's side
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the clock for the first head."""
-        super().connection_made(transport)
-        self._clock.watch("head", HEAD_TIMEOUT, transport.abort)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The first head must come."""
+        self.transport = cast("asyncio.Transport", transport)
+        self._state.connections.add(self)  # type: ignore[arg-type]  # uvicorn's own classes, of which it uses `shutdown`
+        self._be_under(self._shared.heads)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The peer has gone: everybody in line is told."""
-        self._clock.stop()
+        del exc
+        self._state.connections.discard(self)
+        self._be_under(None)
         if self._stall_timer is not None:
             self._stall_timer.cancel()
-        super().connection_lost(exc)
-        for turn in (self._current, *self._waiting):
-            if turn is not None:
-                turn.leave()
+        turns = [self._current, *self._waiting]
         self._current = self._reading = None
         self._waiting.clear()
+        for turn in turns:
+            if turn is not None:
+                turn.leave()
+        del self._parser  # it leads back here, and what leads back waits for the garbage collector
 
     def data_received(self, data: bytes) -> None:
         """Parse, then serve. A read in which a head is completed starts the count of its bytes anew."""
-        self._head_size = self._head_size + len(data) if self._in_head else 0
-        super().data_received(data)
-        if self._head_size > HEAD_LIMIT and not self.transport.is_closing():
+        if self._reading is None:
+            self._head_size += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # there is nothing here to change to; the request is answered as it is
+        except httptools.HttpParserError:
+            self._refuse(_UNREADABLE)
+            return
+        if self._head_size > HEAD_LIMIT:
             self._refuse(_TOO_LARGE)
+            return
         self._advance()
-        if self._waiting:
-            self.flow.pause_reading()
+        if self._waiting and not self._paused:
+            self._paused = True
+            self.transport.pause_reading()
 
     def pause_writing(self) -> None:
         """The caller does not keep up."""
-        super().pause_writing()
-        if self._application is not None and self._stall_timer is None:
-            self._look_for_stall(self.transport.get_write_buffer_size(), self.loop.time())
+        self._crowded = True
+        if self._current is not None:
+            self._current.crowd()
+        if self._stall_timer is None:
+            self._look_for_stall(self.transport.get_write_buffer_size(), self._shared.loop.time())
 
     def resume_writing(self) -> None:
         """The caller takes more."""
-        super().resume_writing()
+        self._crowded = False
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
-        if isinstance(self._current, DirectExchange):
+        if self._current is not None:
             self._current.room()
 
     # ------------------------------------------------------------------ the parser's side
 
     def on_message_begin(self) -> None:
-        """A head begins. What ASGI wants to know of it is put together only when ASGI gets it."""
-        self.url = b""
-        self.headers = []
-        self.expect_100_continue = False
-        self._head_begun = True
+        """A head begins."""
+        self._url = b""
+        self._headers = []
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the request's target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or a trailer: those say nothing here."""
+        if self._headers is not None:
+            self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """The head is complete: which lane?"""
-        self._in_head = self._head_begun = False
+        headers, parser = self._headers or [], self._parser
+        turn: Turn
+        route = None
+        if parser.get_method() == b"POST":
+            direct = self._shared.application.direct
+            route = direct.get(self._url) or direct.get(self._url.partition(b"?")[0])
+        if route is None:
+            turn = AsgiTurn(self._config, self._state, self.transport, parser, self._url, headers, self.answered)
+        else:
+            modern = parser.get_http_version() != "1.0"
+            keep_alive = modern and parser.should_keep_alive()
+            turn = DirectExchange(self, route, self._shared.application.intake, headers_of(headers), keep_alive, modern)
+        self._headers = None
         self._head_size = 0
-        if self._application is not None and self.parser.get_method() == b"POST":
-            path = self.url.partition(b"?")[0].decode("latin-1")
-            handler = self._application.direct.get(path)
-            if handler is not None:
-                modern = self.parser.get_http_version() != "1.0"
-                self._reading = DirectExchange(
-                    self,
-                    handler,
-                    self._application.intake,
-                    path,
-                    self.client[0] if self.client else "",
-                    self.headers,
-                    keep_alive=modern and self.parser.should_keep_alive(),
-                    modern=modern,
-                    expects=self.expect_100_continue,
-                )
-                self._waiting.append(self._reading)
-                return
-        self._hand_to_asgi()
+        self._reading = turn
+        self._waiting.append(turn)
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""
-        if self._reading is None:
-            super().on_body(body)
-        else:
+        if self._reading is not None:
             self._reading.take(body)
 
     def on_message_complete(self) -> None:
         """The next bytes are a head again."""
-        self._in_head = True
-        if self._reading is None:
-            super().on_message_complete()
-        else:
+        if self._reading is not None:
             self._reading.arrived()
             self._reading = None
+        if self._limit is self._shared.bodies:
+            self._be_under(None)
 
-    # ------------------------------------------------------------------ uvicorn's side
+    # ------------------------------------------------------------------ the side of those in line
 
-    def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP; in the middle of an answer there is only the end of the connection."""
-        del msg  # plain text, while every error has one form here
-        self._refuse(_UNREADABLE)
+    @property
+    def peer(self) -> str:
+        """See `direct.Line`."""
+        address = get_remote_addr(self.transport)
+        return address[0] if address else ""
 
-    def on_response_complete(self) -> None:
-        """An answer is complete: the next in line, or wait for more."""
+    @property
+    def preamble(self) -> str:
+        """See `direct.Line`."""
+        return self._shared.preamble(self._state)
+
+    def flush_soon(self, exchange: Unsent) -> None:
+        """See `direct.Line`."""
+        self._shared.flush_soon(exchange)
+
+    def answered(self) -> None:
+        """See `direct.Line`: the next in line, or wait for more."""
         self._current = None
-        self.server_state.total_requests += 1
-        if self.transport.is_closing() or self._advancing:
+        self._state.total_requests += 1
+        if self._advancing or self.transport.is_closing():
             return
         self._advance()
-        if not self._waiting:
-            self.flow.resume_reading()
+        if self._paused and not self._waiting:
+            self._paused = False
+            self.transport.resume_reading()
+
+    def linger(self) -> None:
+        """See `direct.Line`."""
+        self._be_under(self._shared.lingering)
+
+    # ------------------------------------------------------------------ the server's and the limits' side
 
     def shutdown(self) -> None:
         """The server stops: close when the answers under way are complete."""
@@ -179,42 +290,24 @@ class BoundedHttp(HttpToolsProtocol):
         else:
             (self._waiting[-1] if self._waiting else self._current).last()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._waiting.append(_AsgiTurn(cycle, lambda: HttpToolsProtocol._start_asgi_task(self, cycle, app)))
+    def close(self) -> None:
+        """Enough: what was written still goes out."""
+        self._limit = None
+        self.transport.close()
 
-    # ------------------------------------------------------------------ the direct lane's side
+    def cut(self) -> None:
+        """Enough, at once."""
+        self._limit = None
+        self.transport.abort()
 
-    @property
-    def crowded(self) -> bool:
-        """See `direct.Line`."""
-        return self.flow.write_paused
-
-    def preamble(self) -> bytes:
-        """See `direct.Line`. uvicorn replaces its list of headers once a second, for the date."""
-        headers = self.server_state.default_headers
-        if headers is not self._preamble_of:
-            self._preamble_of = headers
-            self._preamble = b"".join([b"%b: %b\r\n" % header for header in headers])
-        return self._preamble
-
-    def answered(self) -> None:
-        """See `direct.Line`."""
-        self.on_response_complete()
-
-    def linger(self) -> None:
-        """See `direct.Line`."""
-        self._clock.watch("linger", LINGER, self.transport.close)
+    def give_up_body(self) -> None:
+        """The body took too long."""
+        self._limit = None
+        if isinstance(self._reading, DirectExchange):
+            self._reading.reject(body_too_slow(self._shared.application.intake.settings.body_timeout))
+            self._advance()
 
     # ------------------------------------------------------------------ inside
-
-    def _hand_to_asgi(self) -> None:
-        url, headers, expects = self.url, self.headers, self.expect_100_continue
-        super().on_message_begin()
-        self.url, self.expect_100_continue = url, expects
-        self.headers.extend(headers)
-        self.scope["extensions"] = {CUT_EXTENSION: {"cut": self.transport.abort}}
-        self.cycle = None  # type: ignore[assignment]  # the line is kept here, not in uvicorn's pipeline
-        super().on_headers_complete()
 
     def _advance(self) -> None:
         """Let everybody do what can be done now; answers that are complete at once let the next one in."""
@@ -226,7 +319,9 @@ class BoundedHttp(HttpToolsProtocol):
                 if self._current is None:
                     if not self._waiting:
                         break
-                    self._current = self._waiting.popleft()
+                    self._current = self._waiting.pop(0)
+                    if self._crowded:
+                        self._current.crowd()
                 current = self._current
                 current.proceed()
                 if self._current is current:
@@ -237,114 +332,41 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _watch(self) -> None:
         """What is to be waited for now, and how long."""
-        clock, current = self._clock, self._current
-        if self.transport.is_closing() or clock.waits_for == "linger":
+        shared, current = self._shared, self._current
+        if self._limit is shared.lingering or self.transport.is_closing():
             return
-        if current is None and self._head_begun:
-            clock.watch("head", HEAD_TIMEOUT, self.transport.abort)
-        elif current is None:
-            clock.watch("request", self.timeout_keep_alive, self.transport.close, anew=True)
-        elif self._reading is current and self._application is not None:
-            clock.watch(current, self._application.intake.settings.body_timeout, self._give_up_body)
-        else:
-            clock.rest()
+        if current is None:
+            self._be_under(shared.idle if self._headers is None else shared.heads)
+        elif self._reading is current and isinstance(current, DirectExchange):
+            self._be_under(shared.bodies)
+        elif self._limit is not None:
+            self._be_under(None)
 
-    def _give_up_body(self) -> None:
-        if self._reading is not None and self._application is not None:
-            self._reading.reject(body_too_slow(self._application.intake.settings.body_timeout))
-            self._advance()
+    def _be_under(self, limit: TimeLimit[Connection] | None) -> None:
+        """Be under this limit of time and no other. One it is under already goes on, but idleness begins anew."""
+        before = self._limit
+        if limit is before and limit is not self._shared.idle:
+            return
+        if before is not None:
+            before.end(self)
+        self._limit = limit
+        if limit is not None:
+            limit.begin(self)
 
     def _look_for_stall(self, size: int, since: float) -> None:
         """Cut off a caller that has taken nothing for too long; look again later otherwise."""
-        assert self._application is not None
-        now, timeout = self.loop.time(), self._application.intake.settings.stall_timeout
+        now, timeout = self._shared.loop.time(), self._shared.application.intake.settings.stall_timeout
         held = self.transport.get_write_buffer_size()
         if held >= size and now - since >= timeout:
             self.transport.abort()
             return
         since = now if held < size else since
-        self._stall_timer = self.loop.call_later(timeout / STALL_LOOKS, self._look_for_stall, held, since)
+        self._stall_timer = self._shared.loop.call_later(timeout / STALL_LOOKS, self._look_for_stall, held, since)
 
     def _refuse(self, answer: bytes) -> None:
+        """Say why and close; in the middle of an answer there is only the end of the connection."""
+        if self.transport.is_closing():
+            return
         if self._current is None or not self._current.started:
             self.transport.write(answer)
         self.transport.close()
-
-
-class _AsgiTurn:
-    """A request that uvicorn serves, in line with the others."""
-
-    __slots__ = ("_begun", "_cycle", "_start")
-
-    def __init__(self, cycle: RequestResponseCycle, start: Callable[[], None]) -> None:
-        self._cycle = cycle
-        self._start = start
-        self._begun = False
-
-    @property
-    def started(self) -> bool:
-        """Whether the answer has begun."""
-        return self._cycle.response_started
-
-    def proceed(self) -> None:
-        """It is this request's turn."""
-        if not self._begun:
-            self._begun = True
-            self._start()
-
-    def last(self) -> None:
-        """The connection is closed after this answer."""
-        self._cycle.keep_alive = False
-
-    def leave(self) -> None:
-        """The caller has gone."""
-        if not self._cycle.response_complete:
-            self._cycle.disconnected = True
-            self._cycle.message_event.set()
-
-
-class _Clock:
-    """One timer that is late rather than moved: when it fires too early it is set for the rest."""
-
-    __slots__ = ("_action", "_due", "_loop", "_timer", "waits_for")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._timer: asyncio.TimerHandle | None = None
-        self._action: Callable[[], None] | None = None
-        self._due = 0.0
-        self.waits_for: object = None
-
-    def watch(self, what: object, seconds: float, action: Callable[[], None], *, anew: bool = False) -> None:
-        """Call `action` in `seconds`. What is waited for already keeps its time, unless it starts `anew`."""
-        if what == self.waits_for and not anew:
-            return
-        self.waits_for, self._action = what, action
-        self._due = self._loop.time() + seconds
-        if self._timer is not None:
-            if self._timer.when() <= self._due:
-                return
-            self._timer.cancel()
-        self._timer = self._loop.call_at(self._due, self._fire)
-
-    def rest(self) -> None:
-        """Nothing is waited for. The timer goes on; it will find nothing to do."""
-        self.waits_for = self._action = None
-
-    def stop(self) -> None:
-        """The connection is gone."""
-        self.rest()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _fire(self) -> None:
-        self._timer = None
-        action = self._action
-        if action is None:
-            return
-        if self._loop.time() < self._due:
-            self._timer = self._loop.call_at(self._due, self._fire)
-            return
-        self.rest()
-        action()

@@ -1,63 +1,42 @@
 """An exchange straight on its connection: no task, no future, no timer and no message object per request.
 
-What handlers push in one turn of the loop leaves as one write and, in a stream, as one chunk; an answer that is
-complete at once is a single write together with its head. A handler's `write` never waits; past `HIGH_WATER`, or while
-the socket takes no more, it returns False, and `on_drain` follows when there is room. What is held for one caller is
-bounded by that mark, one frame, and the transport's own buffer.
+A whole answer is a single write. What handlers push of a stream in one turn of the loop leaves as one write and one
+chunk. A handler's `write` never waits; past `HIGH_WATER`, or while the socket takes no more, it returns False, and
+`on_drain` follows when there is room. What is held for one caller is bounded by that mark, one frame, and the
+transport's own buffer.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Protocol
+from typing import TypeAlias
 
 import structlog
 
 from headrace.errors import Fault, HeadraceError, internal_error
-from headrace.server.exchange import HIGH_WATER, Handler, header_value, headers_of
+from headrace.server.exchange import HIGH_WATER, Handler, header_value
 from headrace.server.identity import request_id_of
 from headrace.server.intake import Hold, Intake, announced, unreadable
 from headrace.server.refusals import refuse, refuse_early
+from headrace.server.turns import Line
 
 _log = structlog.get_logger("headrace.server")
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+Route: TypeAlias = tuple[str, Handler]
+"""The path of a route, and who answers there."""
 _NO_PARAMS: Mapping[str, str] = {}
-
-
-class Line(Protocol):
-    """The connection an exchange answers on."""
-
-    transport: asyncio.Transport
-    loop: asyncio.AbstractEventLoop
-
-    @property
-    def crowded(self) -> bool:
-        """The socket takes no more for now; `DirectExchange.room` is called when it does."""
-        ...
-
-    def preamble(self) -> bytes:
-        """The headers every answer of this server has."""
-        ...
-
-    def answered(self) -> None:
-        """The answer is complete: the next request's turn has come."""
-        ...
-
-    def linger(self) -> None:
-        """The answer is complete, the request is not: read on for a moment, then close."""
-        ...
+_NO_HEADERS: Mapping[bytes, bytes] = {}
 
 
 class DirectExchange:
     """An `Exchange` on a connection. The connection tells it of its body, its turn, room, and the caller's leaving."""
 
     __slots__ = (
-        "_aborted",
         "_arrived",
         "_chunked",
+        "_crowded",
         "_expects",
         "_fault",
         "_finished",
@@ -65,137 +44,115 @@ class DirectExchange:
         "_gone",
         "_handler",
         "_head",
-        "_headers",
         "_hold",
         "_keep_alive",
         "_line",
-        "_parts",
         "_pending",
-        "_raw_headers",
         "_scheduled",
         "_served",
         "_size",
         "_speaks_chunks",
-        "_started",
         "body",
+        "headers",
         "method",
         "on_disconnect",
         "on_drain",
         "params",
         "path",
-        "peer",
+        "started",
     )
 
     def __init__(
         self,
         line: Line,
-        handler: Handler,
+        route: Route,
         intake: Intake,
-        path: str,
-        peer: str,
-        headers: Sequence[tuple[bytes, bytes]],
-        *,
+        headers: Mapping[bytes, bytes],
         keep_alive: bool,
         modern: bool,
-        expects: bool,
     ) -> None:
-        """`modern`: HTTP/1.1, which knows chunks; `expects`: the caller waits for a word before it sends the body."""
+        """`modern`: the caller speaks HTTP/1.1, which knows chunks."""
         self.method = "POST"
-        self.path = path
+        self.path, self._handler = route
         self.params = _NO_PARAMS
+        self.headers = headers
         self.body = b""
-        self.peer = peer
         self.on_disconnect: Callable[[], None] | None = None
         self.on_drain: Callable[[], None] | None = None
+        self.started = False
+        """Whether the answer has begun."""
         self._line = line
-        self._handler = handler
         self._hold = Hold(intake)
-        self._raw_headers = headers
-        self._headers: dict[str, str] | None = None
         self._keep_alive = keep_alive
         self._speaks_chunks = modern
-        self._expects = expects and modern
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._expects = modern and headers.get(b"expect", b"").lower() == b"100-continue"
         self._pending: list[bytes] = []
+        """Parts of the body until it is complete, then of the answer; `_size` bytes in all."""
+        self._size = 0
         self._head = b""
-        self._fault: Fault | None = None
-        self._arrived = self._served = self._started = self._finished = False
-        self._chunked = self._full = self._scheduled = self._gone = self._aborted = False
-        self._admit()
+        self._arrived = self._served = self._finished = self._gone = False
+        self._chunked = self._crowded = self._full = self._scheduled = False
+        self._fault = self._objection()
 
     # ------------------------------------------------------------------ for handlers
 
-    def header(self, name: str) -> str | None:
+    @property
+    def peer(self) -> str:
         """See `Exchange`."""
-        if self._headers is None:
-            self._headers = headers_of(self._raw_headers)
-        return self._headers.get(name)
+        return self._line.peer
+
+    def answer(self, status: int, headers: Sequence[tuple[str, str]], body: bytes) -> None:
+        """See `Exchange`. Raises RuntimeError when it was started before."""
+        if self.started:
+            raise RuntimeError("an answer is started once")
+        self.started = self._finished = True
+        if not self._gone:
+            head = self._head_of(status, headers, f"content-length: {len(body)}\r\n")
+            self._line.transport.write(head + body)
+            self._over()
 
     def start(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
         """See `Exchange`. Raises RuntimeError when it was started before."""
-        if self._started:
+        if self.started:
             raise RuntimeError("an answer is started once")
-        self._started = True
-        values = "".join([value for _, value in headers])
-        if not (values.isascii() and values.isprintable()):
-            headers = [(name, header_value(value)) for name, value in headers]
-        lines = "".join([f"{name}: {value}\r\n" for name, value in headers])
-        if not lines.startswith("content-length: ") and "\r\ncontent-length: " not in lines:
-            self._chunked = self._speaks_chunks
-            self._keep_alive = self._keep_alive and self._speaks_chunks
-            if self._chunked:
-                lines += "transfer-encoding: chunked\r\n"
-            self._schedule()  # the head of a body whose length is known leaves with its first byte
-        if not self._keep_alive:
-            lines += "connection: close\r\n"
-        self._head = b"%b%b%b\r\n" % (_status_line(status), self._line.preamble(), lines.encode("ascii"))
+        self.started = True
+        self._chunked = self._speaks_chunks
+        self._keep_alive = self._keep_alive and self._chunked
+        self._head = self._head_of(status, headers, "transfer-encoding: chunked\r\n" if self._chunked else "")
+        self._schedule()
 
     def write(self, data: bytes) -> bool:
         """See `Exchange`. Raises RuntimeError before `start` and after `finish`."""
-        if not self._started or self._finished:
+        if not self.started or self._finished:
             raise RuntimeError("bytes belong between start and finish")
-        if self._gone or self._aborted:
+        if self._gone:
             return True
         self._pending.append(data)
         self._size += len(data)
-        self._schedule()
-        if self._size > HIGH_WATER or self._line.crowded:
+        if not self._scheduled:
+            self._schedule()
+        if self._crowded or self._size > HIGH_WATER:
             self._full = True
         return not self._full
 
     def finish(self, data: bytes = b"") -> None:
         """See `Exchange`."""
-        if not self._started or self._finished:
+        if not self.started or self._finished:
             raise RuntimeError("an answer ends once, after its start")
         self._finished = True
-        if self._gone or self._aborted:
-            return
-        if data:
-            self._pending.append(data)
-        self._push()
-        self._hold.release()
-        self.on_disconnect = self.on_drain = None
-        if not self._arrived:
-            self._line.linger()
-            return
-        if not self._keep_alive:
-            self._line.transport.close()
-        self._line.answered()
+        if not self._gone:
+            if data:
+                self._pending.append(data)
+            self._push()
+            self._over()
 
     def abort(self) -> None:
         """See `Exchange`."""
-        self._aborted = True
-        self._head = b""
-        self._pending.clear()
+        self.on_disconnect = None
+        self.leave()
         self._line.transport.abort()
 
     # ------------------------------------------------------------------ for the connection
-
-    @property
-    def started(self) -> bool:
-        """Whether the answer has begun."""
-        return self._started
 
     def take(self, data: bytes) -> None:
         """A piece of the body. Nothing is kept once the request is refused."""
@@ -207,7 +164,7 @@ class DirectExchange:
         except HeadraceError as error:
             self.reject(error.fault)
         else:
-            self._parts.append(data)
+            self._pending.append(data)
 
     def arrived(self) -> None:
         """The body is complete."""
@@ -217,7 +174,7 @@ class DirectExchange:
         """The request will be refused, whatever else comes of it."""
         if not self._served:
             self._fault = fault
-            self._parts.clear()
+            self._pending.clear()
 
     def proceed(self) -> None:
         """It is this request's turn: do what can be done now."""
@@ -232,19 +189,29 @@ class DirectExchange:
         elif self._arrived:
             self._served = True
             self._size = 0
-            self.body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-            self._parts.clear()
+            parts = self._pending
+            self.body = parts[0] if len(parts) == 1 else b"".join(parts)
+            parts.clear()
             self._serve()
         elif self._expects:
             self._expects = False
             self._line.transport.write(_CONTINUE)
 
+    def flush(self) -> None:
+        """Everything that came together in one turn of the loop leaves together."""
+        self._scheduled = False
+        if not self._finished and not self._gone:
+            self._push()
+            self._drained()
+
+    def crowd(self) -> None:
+        """The socket takes no more for now."""
+        self._crowded = True
+
     def room(self) -> None:
         """The socket takes more."""
-        if self._full and not self._pending and not self._line.crowded:
-            self._full = False
-            if self.on_drain is not None:
-                self.on_drain()
+        self._crowded = False
+        self._drained()
 
     def last(self) -> None:
         """The connection is closed after this answer."""
@@ -257,7 +224,8 @@ class DirectExchange:
         self._gone = True
         self._hold.release()
         self._pending.clear()
-        if self.on_disconnect is not None and not self._finished and not self._aborted:
+        self._head = b""
+        if self.on_disconnect is not None and not self._finished:
             try:
                 self.on_disconnect()
             except Exception:  # noqa: BLE001 - the outer edge: there is nobody left to tell
@@ -265,15 +233,16 @@ class DirectExchange:
 
     # ------------------------------------------------------------------ inside
 
-    def _admit(self) -> None:
+    def _objection(self) -> Fault | None:
         """What the head alone says against the body."""
-        self._fault = unreadable(self)
-        length = announced(self)
-        if self._fault is None and length is not None:
+        fault = unreadable(self.headers)
+        length = announced(self.headers)
+        if fault is None and length is not None:
             try:
                 self._hold.reserve(length)
             except HeadraceError as error:
-                self._fault = error.fault
+                fault = error.fault
+        return fault
 
     def _serve(self) -> None:
         try:
@@ -281,29 +250,37 @@ class DirectExchange:
         except Exception:  # noqa: BLE001 - the request's outer edge: a mistake of ours ends this request only
             _log.exception("request failed", path=self.path)
             self._apologise()
+        self.headers = _NO_HEADERS
 
     def _apologise(self) -> None:
         if self.on_disconnect is not None:
             self.on_disconnect()
             self.on_disconnect = None
-        if self._started:
+        if self.started:
             self.abort()
         else:
             refuse(self, internal_error(), [("x-request-id", request_id_of(self))])
 
-    def _schedule(self) -> None:
-        if not self._scheduled:
-            self._scheduled = True
-            self._line.loop.call_soon(self._turn_over)
+    def _head_of(self, status: int, headers: Sequence[tuple[str, str]], framing: str) -> bytes:
+        values = "".join([value for _, value in headers])
+        if not (values.isascii() and values.isprintable()):
+            headers = [(name, header_value(value)) for name, value in headers]
+        lines = "".join([f"{name}: {value}\r\n" for name, value in headers])
+        close = "" if self._keep_alive else "connection: close\r\n"
+        return f"{_status_line(status)}{self._line.preamble}{lines}{framing}{close}\r\n".encode("latin-1")
 
-    def _turn_over(self) -> None:
-        """Everything that came together in one turn of the loop leaves together."""
-        self._scheduled = False
-        if not self._finished and not self._gone and not self._aborted:
-            self._push()
-            self.room()
+    def _drained(self) -> None:
+        if self._full and not self._pending and not self._crowded:
+            self._full = False
+            if self.on_drain is not None:
+                self.on_drain()
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        self._line.flush_soon(self)
 
     def _push(self) -> None:
+        """Everything that is there, as one write; in a stream with its end when that has come."""
         pending = self._pending
         data = pending[0] if len(pending) == 1 else b"".join(pending)
         pending.clear()
@@ -317,11 +294,22 @@ class DirectExchange:
         if data:
             self._line.transport.write(data)
 
+    def _over(self) -> None:
+        """The answer is complete."""
+        self._hold.release()
+        self.on_disconnect = self.on_drain = None
+        if not self._arrived:
+            self._line.linger()
+            return
+        if not self._keep_alive:
+            self._line.transport.close()
+        self._line.answered()
+
 
 @lru_cache(maxsize=64)
-def _status_line(status: int) -> bytes:
+def _status_line(status: int) -> str:
     try:
         phrase = HTTPStatus(status).phrase
     except ValueError:
         phrase = ""
-    return f"HTTP/1.1 {status} {phrase}\r\n".encode("ascii")
+    return f"HTTP/1.1 {status} {phrase}\r\n"

@@ -21,8 +21,8 @@ _HEADER_SAFE = string.printable[:95]
 class Exchange(Protocol):
     """A request whose body is complete, and the way to answer it.
 
-    Order of calls: `start`, any number of `write`, `finish`; or `abort` at any time. Once the caller has gone, what is
-    written is dropped without an error.
+    Order of calls: `answer`; or `start`, any number of `write`, `finish`; or `abort` at any time. Once the caller has
+    gone, what is written is dropped without an error.
     """
 
     method: str
@@ -30,20 +30,25 @@ class Exchange(Protocol):
     """Percent-decoded, not normalised."""
     params: Mapping[str, str]
     """What the matched route's placeholders caught."""
+    headers: Mapping[bytes, bytes]
+    """By lower-case names, until the handler has returned; several values of one name are joined with ", "."""
     body: bytes
-    peer: str
-    """The caller's network address, or "" when it is not known."""
     on_disconnect: Callable[[], None] | None
     """Called once when the caller leaves before `finish`."""
     on_drain: Callable[[], None] | None
     """Called when there is room again after `write` returned False."""
 
-    def header(self, name: str) -> str | None:
-        """The value of a header by its lower-case name; several values joined with ", "."""
+    @property
+    def peer(self) -> str:
+        """The caller's network address, or "" when it is not known."""
+        ...
+
+    def answer(self, status: int, headers: Sequence[tuple[str, str]], body: bytes) -> None:
+        """The whole answer; its length is told. Characters a header cannot carry are percent-encoded."""
         ...
 
     def start(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
-        """Status line and headers, once. Characters a header cannot carry are percent-encoded."""
+        """Status line and headers, once, of an answer whose length nobody knows yet; the headers as in `answer`."""
         ...
 
     def write(self, data: bytes) -> bool:
@@ -63,13 +68,20 @@ Handler = Callable[[Exchange], None]
 """Answers an exchange, now or from callbacks. Must not wait."""
 
 
-def headers_of(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers by their lower-case names, as `Exchange.header` gives them."""
-    headers: dict[str, str] = {}
-    for raw_name, raw_value in raw:
-        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+def headers_of(raw: Sequence[tuple[bytes, bytes]]) -> Mapping[bytes, bytes]:
+    """Headers, their names in lower case, as an exchange has them."""
+    headers = dict(raw)
+    if len(headers) != len(raw):
+        headers.clear()
+        for name, value in raw:
+            headers[name] = b"%b, %b" % (headers[name], value) if name in headers else value
     return headers
+
+
+def header(exchange: Exchange, name: str) -> str | None:
+    """The value of a header by its lower-case name, as text."""
+    value = exchange.headers.get(name.encode())
+    return None if value is None else value.decode("latin-1")
 
 
 def header_value(value: str) -> str:

@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder
 
 from headrace import __version__
 from headrace.model import Snapshot
-from headrace.server.exchange import Exchange
+from headrace.server.exchange import Exchange, header
 from headrace.server.ports import GatewayPort
 from headrace.server.refusals import answer_json
 from headrace.server.siblings import Siblings
@@ -61,7 +61,7 @@ class Health:
 
     def metrics(self, exchange: Exchange) -> None:
         """`GET /metrics`."""
-        accept = exchange.header("accept") or ""
+        accept = header(exchange, "accept") or ""
         if self._siblings is None:
             _answer_page(exchange, accept, self.page(accept))
             return
@@ -95,8 +95,7 @@ _FRESH = (("cache-control", "no-store"),)
 
 def _answer_page(exchange: Exchange, accept: str, body: bytes) -> None:
     _, content_type = choose_encoder(accept)
-    exchange.start(200, [("content-type", content_type), ("content-length", str(len(body)))])
-    exchange.finish(body)
+    exchange.answer(200, (("content-type", content_type),), body)
 
 
 def _view(snapshot: Snapshot) -> dict[str, object]:

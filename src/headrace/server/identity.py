@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from random import Random
 
@@ -22,10 +22,10 @@ NAME_LIMIT = 128
 TENANT = "default"
 ANONYMOUS = "anonymous"
 
-_USER_HEADERS = ("x-headrace-user", "x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
-_SESSION_HEADERS = ("x-session-id", "x-claude-code-session-id")
-_ID_HEADERS = ("x-request-id", "x-correlation-id", "x-trace-id", "request-id")
-_ID = re.compile(r"[A-Za-z0-9._:@=+/-]{1,128}")
+_USER_HEADERS = (b"x-headrace-user", b"x-llm-d-inference-fairness-id", b"x-gateway-inference-fairness-id")
+_SESSION_HEADERS = (b"x-session-id", b"x-claude-code-session-id")
+_ID_HEADERS = (b"x-request-id", b"x-correlation-id", b"x-trace-id", b"request-id")
+_ID = re.compile(rb"[A-Za-z0-9._:@=+/-]{1,128}")
 _WALL_CLOCK_FROM = 1e9
 _LAST_URGENT, _LAST_NORMAL, _LAST_RANK = 3, 7, 10
 """Ends of the ranges of `x-headrace-priority` that mean interactive, normal and batch."""
@@ -39,16 +39,18 @@ def flow_of(exchange: Exchange, user: str | None = None, priority: int | None = 
 
     Raises InvalidRequest for a class or a priority header that does not exist.
     """
-    name = _first(exchange, _USER_HEADERS) or clean(user or "") or ANONYMOUS
-    return Flow(_class_of(exchange, priority), TENANT, name, _first(exchange, _SESSION_HEADERS))
+    headers = exchange.headers
+    name = _first(headers, _USER_HEADERS) or clean(user or "") or ANONYMOUS
+    return Flow(_class_of(headers, priority), TENANT, name, _first(headers, _SESSION_HEADERS))
 
 
 def request_id_of(exchange: Exchange) -> str:
     """The caller's id of the request when it gives a usable one, else a new one."""
+    headers = exchange.headers
     for name in _ID_HEADERS:
-        value = exchange.header(name)
+        value = headers.get(name)
         if value is not None and _ID.fullmatch(value):
-            return value
+            return value.decode("ascii")
     return new_id()
 
 
@@ -66,14 +68,15 @@ def deadline_of(exchange: Exchange, stream: bool, now: float, wall: float) -> fl
 
     Raises InvalidRequest for an `x-headrace-deadline` that is no number of at least 0.
     """
-    asked = exchange.header("x-headrace-deadline")
+    headers = exchange.headers
+    asked = headers.get(b"x-headrace-deadline")
     if asked is not None:
         seconds = _number(asked)
         if seconds is None or seconds < 0:
             message = "x-headrace-deadline takes seconds from now, or a Unix time."
             raise InvalidRequest(invalid_request(message, param="x-headrace-deadline"))
         return now + (seconds - wall if seconds > _WALL_CLOCK_FROM else seconds)
-    announced = exchange.header("x-stainless-read-timeout")
+    announced = headers.get(b"x-stainless-read-timeout")
     if announced is None or stream:
         return None
     seconds = _number(announced)
@@ -82,8 +85,9 @@ def deadline_of(exchange: Exchange, stream: bool, now: float, wall: float) -> fl
 
 def clean(name: str) -> str:
     """A name without what cannot be shown, without blanks around it, and not too long."""
-    kept = "".join(character for character in name[: 4 * NAME_LIMIT] if character.isprintable())
-    return kept.strip()[:NAME_LIMIT]
+    if not name.isprintable():
+        name = "".join([character for character in name[: 4 * NAME_LIMIT] if character.isprintable()])
+    return name.strip()[:NAME_LIMIT]
 
 
 @lru_cache(maxsize=1)
@@ -92,13 +96,13 @@ def _chance() -> Random:
     return Random(secrets.token_bytes(32))
 
 
-def _class_of(exchange: Exchange, priority: int | None) -> ServiceClass:
-    value = exchange.header("x-headrace-class")
+def _class_of(headers: Mapping[bytes, bytes], priority: int | None) -> ServiceClass:
+    value = headers.get(b"x-headrace-class")
     if value is None:
-        asked = exchange.header("x-headrace-priority")
+        asked = headers.get(b"x-headrace-priority")
         return _by_sign(priority or 0) if asked is None else _by_rank(asked)
     try:
-        return ServiceClass(value.strip().lower())
+        return ServiceClass(value.strip().lower().decode("latin-1"))
     except ValueError:
         message = f"x-headrace-class must be one of {', '.join(ServiceClass)}."
         raise InvalidRequest(invalid_request(message, param="x-headrace-class")) from None
@@ -110,9 +114,9 @@ def _by_sign(priority: int) -> ServiceClass:
     return ServiceClass.INTERACTIVE if priority < 0 else ServiceClass.BATCH
 
 
-def _by_rank(asked: str) -> ServiceClass:
+def _by_rank(asked: bytes) -> ServiceClass:
     text = asked.strip()
-    rank = int(text) if text.isascii() and text.isdecimal() and len(text) <= 2 else 0
+    rank = int(text) if text.isdigit() and len(text) <= 2 else 0
     if not 1 <= rank <= _LAST_RANK:
         message = f"x-headrace-priority takes a whole number from 1 (first) to {_LAST_RANK} (last)."
         raise InvalidRequest(invalid_request(message, param="x-headrace-priority"))
@@ -121,23 +125,23 @@ def _by_rank(asked: str) -> ServiceClass:
     return ServiceClass.NORMAL if rank <= _LAST_NORMAL else ServiceClass.BATCH
 
 
-def _first(exchange: Exchange, names: Sequence[str]) -> str:
+def _first(headers: Mapping[bytes, bytes], names: Sequence[bytes]) -> str:
     for name in names:
-        value = exchange.header(name)
-        if value and (cleaned := clean(_as_utf8(value))):
+        value = headers.get(name)
+        if value and (cleaned := clean(_text(value))):
             return cleaned
     return ""
 
 
-def _as_utf8(value: str) -> str:
-    """Headers arrive as Latin-1; most clients send UTF-8."""
+def _text(value: bytes) -> str:
+    """Most clients send UTF-8; the others mean Latin-1."""
     try:
-        return value.encode("latin-1").decode()
+        return value.decode()
     except UnicodeError:
-        return value
+        return value.decode("latin-1")
 
 
-def _number(text: str) -> float | None:
+def _number(text: bytes) -> float | None:
     try:
         value = float(text)
     except ValueError:

@@ -7,19 +7,19 @@ how long it is held. Nothing is parsed here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from starlette.types import Receive
 
 from headrace import errors
 from headrace.errors import CapacityError, Fault, InvalidRequest, invalid_request
-from headrace.server.exchange import Exchange
 from headrace.server.settings import ServerSettings
 
 LINGER = 2.0
 """Seconds that are read on, and nothing kept, after a request was refused before its body was complete."""
 _SUM_RETRY = 1.0
+_JSON = b"application/json"
 
 
 class CallerGone(Exception):
@@ -89,20 +89,23 @@ class Hold:
         self.size = 0
 
 
-def unreadable(exchange: Exchange) -> Fault | None:
+def unreadable(headers: Mapping[bytes, bytes]) -> Fault | None:
     """Why a body that is announced like this will not be read; None: it will."""
-    media = (exchange.header("content-type") or "").partition(";")[0].strip().lower()
-    if media and media != "application/json" and not (media.startswith("application/") and media.endswith("+json")):
-        return invalid_request("The body must be JSON. Send it with content-type: application/json.", status=415)
-    if (exchange.header("content-encoding") or "identity").strip().lower() != "identity":
+    media = headers.get(b"content-type", _JSON)
+    if media != _JSON:
+        media = media.partition(b";")[0].strip().lower()
+        if media not in (b"", _JSON) and not (media.startswith(b"application/") and media.endswith(b"+json")):
+            return invalid_request("The body must be JSON. Send it with content-type: application/json.", status=415)
+    coding = headers.get(b"content-encoding")
+    if coding is not None and coding.strip().lower() != b"identity":
         return invalid_request("Compressed bodies are not accepted. Send it without content-encoding.", status=415)
     return None
 
 
-def announced(exchange: Exchange) -> int | None:
+def announced(headers: Mapping[bytes, bytes]) -> int | None:
     """The Content-Length; None without one."""
-    length = exchange.header("content-length")
-    return int(length) if length is not None and length.isdecimal() else None
+    length = headers.get(b"content-length")
+    return int(length) if length is not None and length.isdigit() else None
 
 
 async def _collect(hold: Hold, receive: Receive) -> bytes:

@@ -27,8 +27,7 @@ JSON = ("content-type", "application/json")
 
 def answer_json(exchange: Exchange, status: int, body: bytes, headers: Sequence[tuple[str, str]] = ()) -> None:
     """A whole JSON answer."""
-    exchange.start(status, [JSON, ("content-length", str(len(body))), *headers])
-    exchange.finish(body)
+    exchange.answer(status, (JSON, *headers), body)
 
 
 def refuse(exchange: Exchange, fault: Fault, headers: Sequence[tuple[str, str]] = ()) -> None:

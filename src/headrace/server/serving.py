@@ -15,14 +15,14 @@ import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Protocol
+from typing import Protocol, cast
 
 import structlog
 import uvicorn
 from prometheus_client import CollectorRegistry
 from uvicorn.server import ServerState
 
-from headrace.server.app import build_app
+from headrace.server.app import Application, build_app
 from headrace.server.health import Health
 from headrace.server.ports import GatewayPort
 from headrace.server.settings import ServerSettings
@@ -129,11 +129,12 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
 def make_server(
     gateway: GatewayPort, settings: ServerSettings, registry: CollectorRegistry, health: Health | None = None
 ) -> DrainingServer:
-    """A server in front of `gateway`; serve it with `await server.serve(sockets=[listen(...)])`."""
+    """A server in front of `gateway`, made in its loop; serve it with `await server.serve(sockets=[listen(...)])`."""
     health = health or Health(gateway, registry)
+    application = build_app(gateway, settings, registry, health)
     config = uvicorn.Config(
-        build_app(gateway, settings, registry, health),
-        http=_http_protocol(),
+        application,
+        http=_http_protocol(application),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -242,9 +243,10 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return uvloop.new_event_loop
 
 
-def _http_protocol() -> type[asyncio.Protocol] | str:
+def _http_protocol(application: Application) -> type[asyncio.Protocol] | str:
     try:
-        from headrace.server.connection import BoundedHttp  # noqa: PLC0415 - needs httptools
+        from headrace.server.connection import Connections  # noqa: PLC0415 - needs httptools
     except ImportError:
         return "h11"
-    return BoundedHttp
+    # uvicorn calls what makes a connection, and asks nothing else of it.
+    return cast("type[asyncio.Protocol]", Connections(application, KEEP_ALIVE))

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
+from time import perf_counter
 
 import msgspec
 import structlog
 
 from headrace.core.naming import caught
 from headrace.errors import Fault, HeadraceError, invalid_request, model_not_found
-from headrace.model import AnswerForm, Flow, Request
+from headrace.model import AnswerForm, Ending, Flow, Request
+from headrace.runtime.relay import AnswerHead
 from headrace.runtime.sharing import scope_key
 from headrace.runtime.tallies import Times
-from headrace.server.answers import AnswerWriter, Closing
+from headrace.server.answers import AnswerWriter
 from headrace.server.exchange import Exchange, Handler
 from headrace.server.identity import deadline_of, flow_of, new_id, request_id_of
-from headrace.server.overhead import Stopwatch
+from headrace.server.overhead import note_overhead
 from headrace.server.ports import GatewayPort
 from headrace.server.refusals import answer_json, refuse, refuse_early
 from headrace.server.settings import ServerSettings
 from headrace.server.waiting import WaitingRoom
 from headrace.wire.openai import OpenAICall, fingerprint, model_body, models_body, parse
 from headrace.wire.prompt_prefix import BLOCK_TOKENS, prefix_of, session_prefix
-
-_log = structlog.get_logger("headrace.server")
 
 
 class DataPath:
@@ -52,15 +54,13 @@ class DataPath:
         self._created = int(wall())
         self._open: set[str] = set()
         self._salt = secrets.token_bytes(16)
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("headrace.server").bind()
         self._room = WaitingRoom(gateway.places, settings.queue_note_after, settings.queue_note_every)
 
     def answering(self, endpoint: str) -> Handler:
         """The handler for `chat`, `completions` or `embeddings`."""
 
-        def handle(exchange: Exchange) -> None:
-            self._answer(endpoint, exchange)
-
-        return handle
+        return partial(self._answer, endpoint)
 
     def models(self, exchange: Exchange) -> None:
         """`GET /v1/models`: the operator's own names, and those the instances serve; patterns cannot be listed."""
@@ -103,40 +103,37 @@ class DataPath:
             refuse_early(exchange, invalid_request("You have no request of that id that is not over.", status=404))
 
     def _answer(self, endpoint: str, exchange: Exchange) -> None:
-        arrived, watch = self._clock(), Stopwatch(self._overhead)
+        began, arrived = perf_counter(), self._clock()
         request_id = self._unused(request_id_of(exchange))
         try:
             call = parse(endpoint, exchange.body)
-            request = self._request(request_id, exchange, call)
+            request = self._request(request_id, exchange, call, arrived)
         except HeadraceError as error:
             refuse(exchange, error.fault, [("x-request-id", request_id)])
             self._log_refusal(request_id, error.fault, arrived)
             return
-
-        def closed(closing: Closing) -> None:
-            self._open.discard(request_id)
-            self._room.leave(request_id)
-            watch.closed(closing)
-            self._log_end(request, closing, arrived)
-
         self._open.add(request_id)
-        writer = AnswerWriter(exchange, call, request, self._settings.answer_limit, closed)
+        writer = AnswerWriter(exchange, call, request, self._settings.answer_limit, arrived, self._closed)
         reply = self._gateway.open(request, writer)
         if writer.over:
             return
-        watch.opened(reply)
-
-        def left() -> None:
-            writer.leave()
-            reply.cancel()
-
-        writer.too_large = reply.cancel
-        exchange.on_disconnect = left
+        writer.reply, writer.taken = reply, perf_counter() - began
+        exchange.on_disconnect = writer.leave
         exchange.on_drain = reply.resume
-        if call.stream and (exchange.header("x-headrace-keepalive") or "").strip().lower() != "off":
+        if call.stream and exchange.headers.get(b"x-headrace-keepalive", b"").strip().lower() != b"off":
             self._room.enter(request_id, writer)
 
-    def _request(self, request_id: str, exchange: Exchange, call: OpenAICall) -> Request:
+    def _closed(self, writer: AnswerWriter) -> None:
+        """A request is over."""
+        request_id, head, reply = writer.request.id, writer.head, writer.reply
+        self._open.discard(request_id)
+        self._room.leave(request_id)
+        if self._overhead is not None and reply is not None and head is not None and writer.ending is Ending.ANSWERED:
+            note_overhead(self._overhead, writer.taken, reply, head)
+        if self._log.is_enabled_for(logging.INFO):
+            self._log_end(writer, head)
+
+    def _request(self, request_id: str, exchange: Exchange, call: OpenAICall, now: float) -> Request:
         flow = flow_of(exchange, call.user, call.priority)
         shared, look_up, remember = self._sharing(exchange, call)
         prefix, block = self._prefix(call, flow)
@@ -148,7 +145,7 @@ class DataPath:
             prompt_tokens=call.prompt_tokens,
             output_cap=call.output_cap,
             form=AnswerForm.STREAM if call.stream else AnswerForm.WHOLE,
-            deadline=deadline_of(exchange, call.stream, self._clock(), self._wall()),
+            deadline=deadline_of(exchange, call.stream, now, self._wall()),
             fingerprint=fingerprint(call, scope_key(self._settings.dedup_scope, flow)) if shared else None,
             look_up=look_up,
             remember=remember,
@@ -176,12 +173,12 @@ class DataPath:
         """
         if self._settings.dedup == "off":
             return False, False, False
-        control = exchange.header("cache-control")
-        directives = {part.strip().lower() for part in control.split(",")} if control else set[str]()
-        if "no-store" in directives:
+        control = exchange.headers.get(b"cache-control")
+        directives = {part.strip().lower() for part in control.split(b",")} if control else set[bytes]()
+        if b"no-store" in directives:
             return False, False, False
         keeps = self._settings.dedup == "full" and call.deterministic
-        return True, keeps and "no-cache" not in directives, keeps
+        return True, keeps and b"no-cache" not in directives, keeps
 
     def _first_look(self) -> float:
         """The running loop's clock, looked up once."""
@@ -200,19 +197,19 @@ class DataPath:
 
     def _log_refusal(self, request_id: str, fault: Fault, arrived: float) -> None:
         milliseconds = round((self._clock() - arrived) * 1000, 1)
-        _log.info("request", id=request_id, status=fault.status, code=fault.code, ms=milliseconds)
+        self._log.info("request", id=request_id, status=fault.status, code=fault.code, ms=milliseconds)
 
-    def _log_end(self, request: Request, closing: Closing, arrived: float) -> None:
-        head = closing.head
-        _log.info(
+    def _log_end(self, writer: AnswerWriter, head: AnswerHead | None) -> None:
+        request = writer.request
+        self._log.info(
             "request",
             id=request.id,
             model=request.model,
             user=request.flow.user,
             service_class=request.flow.service_class.value,
-            ending=closing.ending.value,
-            status=closing.status,
-            ms=round((self._clock() - arrived) * 1000, 1),
+            ending=writer.ending.value,
+            status=writer.status,
+            ms=round((self._clock() - writer.arrived) * 1000, 1),
             instance=head.instance if head is not None else None,
-            attempts=closing.attempts,
+            attempts=writer.attempts,
         )

@@ -71,7 +71,7 @@ class AdminDoor:
                 await self._refuse(exchange, fault, receive)
                 return
             with self._intake.hold() as hold:
-                body = await self._intake.read(hold, announced(exchange), receive)
+                body = await self._intake.read(hold, announced(exchange.headers), receive)
                 app = await self._application()
                 await app(dict(scope, path_params={}), _replayed(body, receive), heard)
         except CallerGone:
@@ -136,7 +136,7 @@ class AdminDoor:
 
 def _unreadable(exchange: AsgiExchange) -> Fault | None:
     """Bodies are JSON, or lines of it; a form that a page from elsewhere could send is neither."""
-    if not announced(exchange) and exchange.header("transfer-encoding") is None:
+    if not announced(exchange.headers) and exchange.header("transfer-encoding") is None:
         return None
     media = (exchange.header("content-type") or "").partition(";")[0].strip().lower()
     json = media == "application/json" or (media.startswith("application/") and media.endswith("+json"))
