@@ -72,6 +72,26 @@ def test_usage_is_asked_for_on_every_stream(given: dict[str, Any], sent: dict[st
     assert "stream_options" not in json.loads(encode(parse("chat", RAW), "m").body)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}',
+        b' \n{ "stream" : true , "model":"m", "messages":[{"role":"user","content":"stream_options"}], "x":1.10}',
+        b'{"model":"m","messages":[{"role":"user","content":"caf\\u00e9"}],"stream":true}',
+        b'{"model":"m","stream\\u005foptions":{"x":1},"messages":[{"role":"user","content":"hi"}],"stream":true}',
+    ],
+    ids=["as most write it", "in the text", "an escape", "spelled otherwise"],
+)
+def test_the_wish_for_usage_is_added_once_and_changes_nothing_else(given: bytes) -> None:
+    """However the body is written, the engine reads one wish for usage, and the caller's values as they were."""
+    sent = encode(parse("chat", given), "m").body
+    pairs: list[tuple[str, object]] = json.loads(sent, object_pairs_hook=lambda pairs: pairs)
+    wished = {"include_usage": True, **(json.loads(given).get("stream_options") or {})}
+    assert [dict(value) for name, value in pairs if name == "stream_options"] == [wished]  # type: ignore[call-overload]
+    assert json.loads(sent) == {**json.loads(given), "stream_options": wished}
+    assert b"1.10" not in given or b"1.10" in sent
+
+
 @pytest.mark.parametrize("engine", WIRED)
 def test_a_clients_priority_reaches_only_engines_that_know_it(engine: Engine) -> None:
     """vLLM and SGLang get the very number; servers that refuse unknown fields never see it."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import Fault, model_not_found
-from headrace.model import Usage
+from headrace.model import Cause, Usage
 from headrace.wire.frames import Frame
 from headrace.wire.openai import TextAnswer, assemble, error_body, error_frame, model_body, models_body, split
 from headrace.wire.openai_whole import read_whole
@@ -163,6 +163,47 @@ def test_halves_of_a_character_in_two_chunks_are_joined() -> None:
     assert b"\\ud83c" in decode([tool, DONE]).data
     half = recorded("llamacpp-chat.json").replace(b"assistant", b"\\ud83c")
     assert b"\\ud83c" in read_whole(chat_call("other"), half)[0]
+
+
+PLAIN_CHOICE = {"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}
+PLAIN = {"id": "c", "object": "chat.completion", "model": "smollm2", "choices": [PLAIN_CHOICE]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause", "usage", "cacheable"),
+    [
+        ({"usage": {"prompt_tokens": 3, "completion_tokens": 2}}, Cause.OK, Usage(3, 2), True),
+        ({"usage": {"prompt_tokens": 3, "completion_tokens": 2.5}}, Cause.OK, None, True),
+        ({"usage": {"prompt_tokens": -3, "completion_tokens": 2}}, Cause.OK, None, True),
+        ({"usage": None, "error": None}, Cause.OK, None, True),
+        (
+            {"usage": {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}},
+            Cause.OK,
+            Usage(3, 0, 2),
+            True,
+        ),
+        ({"usage": {"completion_tokens": 9, "completion_tokens_details": None}}, Cause.OK, Usage(0, 9), True),
+        ({"choices": [{**PLAIN_CHOICE, "finish_reason": "length"}]}, Cause.OK, None, False),
+        ({"choices": [PLAIN_CHOICE, {**PLAIN_CHOICE, "index": 1, "finish_reason": "length"}]}, Cause.OK, None, False),
+        ({"choices": [{**PLAIN_CHOICE, "finish_reason": 7}]}, Cause.OK, None, True),
+        ({"error": ""}, Cause.OK, None, True),
+        ({"error": {"message": "no"}}, Cause.SERVER_ERROR, None, True),
+        ({"object": "error", "message": "no"}, Cause.SERVER_ERROR, None, True),
+        ({"choices": []}, Cause.PROTOCOL, None, True),
+        ({"choices": None}, Cause.PROTOCOL, None, True),
+    ],
+)
+def test_what_a_whole_answer_says_of_itself(
+    changes: dict[str, object], cause: Cause, usage: Usage | None, cacheable: bool
+) -> None:
+    """Counts that cannot be counts are estimated, a cut answer is not stored, an error inside a 200 is no answer."""
+    body = json.dumps({**PLAIN, **changes}).encode()
+    read, outcome = read_whole(chat_call(), body)
+    assert read == (body if cause is Cause.OK else b"")
+    assert (outcome.cause, outcome.cacheable) == (cause, cacheable)
+    if cause is Cause.OK:
+        estimate = Usage(chat_call().prompt_tokens, len(body) // 4, estimated=True)
+        assert outcome.usage == (usage or estimate)
 
 
 def test_an_answer_without_content_says_so() -> None:

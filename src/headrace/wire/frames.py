@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct, frozen=True, gc=False):
     """Bytes that may go to a client as they are: one or more whole SSE events, or one whole JSON body."""
 
     data: bytes

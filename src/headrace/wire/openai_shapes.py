@@ -108,9 +108,24 @@ class _Usage(msgspec.Struct, gc=False):
     completion_tokens_details: _CompletionDetails | None = None
 
 
+class _Ended(msgspec.Struct, gc=False):
+    finish_reason: str | None = None
+
+
+class PlainAnswer(msgspec.Struct, gc=False):
+    """What is read of a whole answer in the form that nearly all have; what has another does not decode as this."""
+
+    choices: list[_Ended]
+    model: str | None = None
+    object: str | None = None
+    usage: _Usage | None = None
+    error: None = None
+
+
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _CHUNK = msgspec.json.Decoder(Chunk)
 _PLAIN = msgspec.json.Decoder(_Plain)
+_PLAIN_ANSWER = msgspec.json.Decoder(PlainAnswer)
 _USAGE = msgspec.json.Decoder(_Usage)
 _TOOL_CALLS = msgspec.json.Decoder(list[ToolCall])
 
@@ -124,6 +139,15 @@ def is_plain(payload: bytes, model: str | None) -> bool:
         return _PLAIN.decode(payload).model == model
     except (msgspec.MsgspecError, RecursionError):
         return False
+
+
+def plain_answer(body: bytes) -> PlainAnswer | None:
+    """The whole answer that `body` writes; None for whatever needs a closer look, errors among it."""
+    try:
+        answer = _PLAIN_ANSWER.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    return answer if answer.choices and answer.object != "error" else None
 
 
 def chunk(payload: bytes) -> Chunk | None:
@@ -142,15 +166,20 @@ def usage(raw: msgspec.Raw | bytes) -> Usage | None:
     if bytes(raw) in EMPTY:
         return None
     try:
-        counts = _USAGE.decode(raw)
+        return counted(_USAGE.decode(raw))
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
+
+
+def counted(counts: _Usage) -> Usage | None:
+    """`counts` as usage; None for what cannot be counts."""
     prompt, completion = counts.prompt_tokens or 0, counts.completion_tokens or 0
-    cached = (counts.prompt_tokens_details or _PromptDetails()).cached_tokens or 0
-    reasoning = (counts.completion_tokens_details or _CompletionDetails()).reasoning_tokens or 0
-    if min(prompt, completion, cached, reasoning) < 0:
+    read, made = counts.prompt_tokens_details, counts.completion_tokens_details
+    cached = 0 if read is None else read.cached_tokens or 0
+    reasoning = 0 if made is None else made.reasoning_tokens or 0
+    if prompt < 0 or completion < 0 or cached < 0 or reasoning < 0:
         return None
-    return Usage(prompt=prompt, completion=completion, cached=cached, reasoning=reasoning)
+    return Usage(prompt, completion, cached, reasoning)
 
 
 def model_in(member: bytes) -> str:
@@ -159,11 +188,15 @@ def model_in(member: bytes) -> str:
     return "" if named is None else named.model or ""
 
 
-def usage_chunk(like: Chunk, model: str, raw: bytes) -> bytes:
-    """A chunk with nothing but usage, for the stream that chunk `like` belongs to."""
+def usage_chunk(payload: bytes, model: str) -> bytes:
+    """The usage that the chunk `payload` reports, in a chunk without a choice: that one itself, if it is one."""
+    like = chunk(payload)
+    assert like is not None, "it was read before"
+    if like.choices == []:
+        return payload
     fields: dict[str, object] = {"id": like.id, "object": like.object, "created": like.created}
     fields = {name: value for name, value in fields.items() if value is not NOTHING}
-    return msgspec.json.encode({**fields, "model": model, "choices": [], "usage": msgspec.Raw(raw)})
+    return msgspec.json.encode({**fields, "model": model, "choices": [], "usage": like.usage})
 
 
 def renumbered(payload: bytes, places: list[list[int]]) -> bytes:

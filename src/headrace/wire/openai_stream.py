@@ -36,6 +36,8 @@ from headrace.wire.openai_whole import read_whole
 DONE = sse.event(b"[DONE]")
 
 _MODEL = re.compile(rb'"model"\s*+:\s*+"(?:[^"\\]|\\.)*+"')
+_NONE = frozenset[int]()
+_FIRST = frozenset((0,))
 _CHOICES_LIMIT = 128
 """Choices that are told apart; OpenAI's own bound for `n`."""
 
@@ -54,6 +56,13 @@ def regular(data: bytes, model: str | None) -> int:
     return len(chunks) if whole else 0
 
 
+def _with(known: frozenset[int], number: int) -> frozenset[int]:
+    """`known` with `number`, as long as there are not too many."""
+    if number in known or len(known) >= _CHOICES_LIMIT:
+        return known
+    return known | {number} if known or number else _FIRST
+
+
 class OpenAIDecoder:
     """One streamed answer of an OpenAI-shaped engine. Feed it what the network brings, then `finish` it once."""
 
@@ -64,16 +73,13 @@ class OpenAIDecoder:
         "_finished",
         "_held",
         "_held_size",
-        "_last",
         "_length_cut",
         "_model",
         "_numbers",
-        "_passed",
         "_reader",
         "_rename",
         "_talking",
-        "_usage_chunk",
-        "_usage_raw",
+        "_usage_told",
         "_verdict",
         "_whole",
         "ended",
@@ -88,25 +94,22 @@ class OpenAIDecoder:
         self.tokens = 0
         self.usage: Usage | None = None
         self._call = call
-        self._reader = sse.SseReader()
+        self._reader: sse.SseReader | None = sse.SseReader()
+        """Cuts what is taken apart; None while reads go straight through, so that a quiet stream holds little."""
         self._direct = False
         """Content has begun and the next byte begins an event: a regular read may go straight through."""
-        self._held: list[bytes] = []
+        self._held: list[bytes] | None = None
         self._held_size = 0
-        self._talking: set[int] = set()
-        """Choices that were seen to begin, those of regular reads apart, which are all of choice 0."""
-        self._finished: set[int] = set()
-        self._passed = False
-        """A regular read went straight through."""
+        self._talking = self._finished = _NONE
+        """Choices that were seen to begin and to end; nearly always there is only choice 0."""
         self._length_cut = False
         self._verdict: Outcome | None = None
         self._model: str | None = None
         """What the engine called itself in the chunk read last."""
         self._rename: tuple[bytes, bytes] | None = None
-        self._numbers: dict[int, ToolCallNumbers] = {}
-        self._usage_raw = b""
-        self._usage_chunk: bytes | None = None
-        self._last = shapes.Chunk()
+        self._numbers: dict[int, ToolCallNumbers] | None = None
+        self._usage_told = b""
+        """The chunk that told the usage."""
         self._begun = False
         self._whole: bytearray | None = None
         """An engine that was asked for a stream may answer with one JSON body; it is kept here until it ends."""
@@ -115,7 +118,9 @@ class OpenAIDecoder:
         """What clients may see of `data` and of what was kept before."""
         if self._direct and (chunks := regular(data, self._model)):
             self.tokens += chunks
-            self._passed = True
+            if self._reader is not None:
+                self._reader = None
+                self._talking = _with(self._talking, 0)
             if self._rename is not None:
                 data = data.replace(*self._rename)
             return (Frame(data),)
@@ -158,13 +163,16 @@ class OpenAIDecoder:
         self._feed_events(data, frames)
 
     def _feed_events(self, data: bytes, frames: list[Frame]) -> None:
-        for event in self._reader.feed(data):
+        reader = self._reader
+        if reader is None:
+            reader = self._reader = sse.SseReader(begun=True)
+        for event in reader.feed(data):
             self._event(event, frames)
             if self.ended:
                 break
-        if self._reader.overflowed and not self.ended:
+        if reader.overflowed and not self.ended:
             self._break("an event is longer than the limit")
-        self._direct = self.started and not self.ended and self._reader.idle
+        self._direct = self.started and not self.ended and reader.idle
 
     def _event(self, event: sse.SseEvent, frames: list[Frame]) -> None:
         payload = event.data
@@ -187,14 +195,12 @@ class OpenAIDecoder:
         usage = shapes.usage(chunk.usage)
         if usage is not None:
             self.usage = usage
-            self._usage_raw = bytes(chunk.usage)
-            self._usage_chunk = payload if chunk.choices == [] else None
+            self._usage_told = payload
             self.tokens = usage.completion
         if choices or usage is None:
             if b'"tool_calls"' in payload:
                 payload = self._numbered(choices, payload)
             self._pass(choices, sse.event(payload), usage is None, frames)
-        self._last = chunk
 
     def _pass(self, choices: list[shapes.Choice], data: bytes, counted: bool, frames: list[Frame]) -> None:
         finished = [choice for choice in choices if choice.finished]
@@ -213,17 +219,19 @@ class OpenAIDecoder:
     def _note(self, choices: list[shapes.Choice]) -> None:
         """Remember which choices have begun, and which are finished."""
         for choice in choices:
-            known = self._finished if choice.finished else self._talking
-            if (choice.finished or choice.has_content) and len(known) < _CHOICES_LIMIT:
-                known.add(choice.index or 0)
+            if choice.finished:
+                self._finished = _with(self._finished, choice.index or 0)
+            elif choice.has_content:
+                self._talking = _with(self._talking, choice.index or 0)
 
     @property
     def _all_finished(self) -> bool:
         """Each choice that has begun, and at least one, has its finish reason."""
-        begun = {0, *self._talking} if self._passed else self._talking
-        return bool(self._finished) and begun <= self._finished
+        return bool(self._finished) and self._talking <= self._finished
 
     def _hold(self, data: bytes) -> None:
+        if self._held is None:
+            self._held = []
         self._held.append(data)
         self._held_size += len(data)
         if self._held_size > sse.EVENT_LIMIT:
@@ -231,8 +239,9 @@ class OpenAIDecoder:
 
     def _release(self, frames: list[Frame]) -> None:
         self.started = True
-        frames.extend(Frame(data) for data in self._held)
-        self._held.clear()
+        if self._held is not None:
+            frames.extend([Frame(data) for data in self._held])
+            self._held = None
 
     # ------------------------------------------------------------------------------------- what is put right
 
@@ -251,14 +260,17 @@ class OpenAIDecoder:
 
     def _numbered(self, choices: list[shapes.Choice], payload: bytes) -> bytes:
         """`payload` with the tool calls numbered so that clients can tell them apart; mostly as it came."""
+        if self._numbers is None:
+            self._numbers = {}
+        known = self._numbers
         places: list[list[int]] = []
         wrong = False
         for choice in choices:
             number = choice.index or 0
             calls = choice.tool_calls
-            if calls and number not in self._numbers and len(self._numbers) < _CHOICES_LIMIT:
-                self._numbers[number] = ToolCallNumbers()
-            numbers = self._numbers.get(number)
+            if calls and number not in known and len(known) < _CHOICES_LIMIT:
+                known[number] = ToolCallNumbers()
+            numbers = known.get(number)
             if numbers is None:
                 places.append([])
                 continue
@@ -269,7 +281,7 @@ class OpenAIDecoder:
     # ------------------------------------------------------------------------------------------------- the end
 
     def _finish_by_mark(self, frames: list[Frame]) -> None:
-        if not (self.started or self._held or self._usage_raw):
+        if not (self.started or self._held or self._usage_told):
             self._break("the stream ended before its first chunk")
             return
         self._close(frames)
@@ -279,7 +291,7 @@ class OpenAIDecoder:
         self._release(frames)
         if self.usage is not None:
             self.tokens = self.usage.completion
-            payload = self._usage_chunk or shapes.usage_chunk(self._last, self._call.model, self._usage_raw)
+            payload = shapes.usage_chunk(self._usage_told, self._call.model)
             frames.append(Frame(sse.event(payload), usage_only=True))
         frames.append(Frame(DONE))
         self.ended = True
@@ -291,7 +303,7 @@ class OpenAIDecoder:
             if clean:
                 self._finish_whole(self._whole, frames)
             return
-        event = self._reader.finish()
+        event = None if self._reader is None else self._reader.finish()
         if event is None:
             return
         if clean or event.data == b"[DONE]" or shapes.chunk(event.data) is not None:
@@ -322,7 +334,7 @@ class OpenAIDecoder:
         self._verdict = outcome
         self.ended = True
         self._direct = False
-        self._held.clear()
+        self._held = None
 
     def _outcome(self, clean: bool) -> Outcome:
         usage = self.usage

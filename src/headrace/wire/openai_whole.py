@@ -21,6 +21,20 @@ def read_whole(call: OpenAICall, body: bytes) -> tuple[bytes, Outcome]:
     The body is the engine's own, except that `model` is the name the client asked for. One that is no answer to this
     kind of call is PROTOCOL, an error inside a 200 is judged by its type; both come with an empty body.
     """
+    answer = None if call.endpoint == "embeddings" else shapes.plain_answer(body)
+    if answer is None or (answer.model is not None and answer.model != call.model):
+        return _read_closely(call, body)
+    cacheable = True
+    for choice in answer.choices:
+        if choice.finish_reason == "length":
+            cacheable = False
+    usage = None if answer.usage is None else shapes.counted(answer.usage)
+    if usage is None:
+        usage = Usage(call.prompt_tokens, len(body) // 4, estimated=True)
+    return body, Outcome(Cause.OK, usage, True, status=200, cacheable=cacheable)
+
+
+def _read_closely(call: OpenAICall, body: bytes) -> tuple[bytes, Outcome]:
     answer = shapes.chunk(body)
     if answer is None:
         return b"", Outcome(Cause.PROTOCOL, status=200, detail="the body is not an answer")

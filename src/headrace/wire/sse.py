@@ -49,9 +49,10 @@ class SseReader:
         "overflowed",
     )
 
-    def __init__(self, limit: int = EVENT_LIMIT) -> None:
+    def __init__(self, limit: int = EVENT_LIMIT, *, begun: bool = False) -> None:
+        """`begun`: the first bytes of the stream have been seen by another."""
         self._limit = limit
-        self._start: bytes | None = b""
+        self._start: bytes | None = None if begun else b""
         """What may become a byte order mark; None once the first bytes have been seen."""
         self._after_cr = False
         self._open: list[bytes] = []

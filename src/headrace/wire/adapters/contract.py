@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from headrace.model import Instance, Outcome, ServiceClass, Usage
 from headrace.wire.frames import Frame
 from headrace.wire.openai_call import OpenAICall
 
 
-@dataclass(frozen=True, slots=True)
-class EngineRequest:
+class EngineRequest(msgspec.Struct, frozen=True, gc=False):
     """What goes to an engine.
 
     `path` is put behind the instance's address; the HTTP client adds the length of `body`.
@@ -20,8 +20,12 @@ class EngineRequest:
 
     method: str
     path: str
-    headers: tuple[tuple[str, str], ...] = field(repr=False)
-    body: bytes = field(repr=False)
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+    def __repr__(self) -> str:
+        """Without the key in the headers, and without what was asked."""
+        return f"EngineRequest({self.method} {self.path}, {len(self.body)} bytes)"
 
 
 class Decoder(Protocol):

@@ -21,6 +21,8 @@ _PATHS = {"chat": "/chat/completions", "completions": "/completions", "embedding
 GOES_ON = {"continue_final_message": True, "add_generation_prompt": False}
 """vLLM's and SGLang's fields, which other servers took over."""
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ASKS = b'"stream_options":{"include_usage":true},'
+"""The wish for usage, as the first field of a request that has others."""
 
 
 class OpenAIAdapter:
@@ -49,12 +51,11 @@ class OpenAIAdapter:
         """The client's body; a field that needs no change keeps the very bytes the client wrote."""
         if call.continuation is not None:
             call = continued(call, self._goes_on)
-        accept = "text/event-stream" if call.stream else "application/json"
-        path = api_path(instance.address, _PATHS[call.endpoint])
+        path, fields = _head(instance.address, call.endpoint, key, call.stream)
         priority = call.priority if self._urgent else None
         if instance.forward_priority and self._urgent:
             priority = self._urgent * (ServiceClass.NORMAL.rank - service_class.rank)
-        return EngineRequest("POST", path, headers(key, accept), _body(call, upstream_model, priority))
+        return EngineRequest("POST", path, fields, _body(call, upstream_model, priority))
 
     def decoder(self, call: OpenAICall) -> Decoder:
         """For the answer to a call with `stream`."""
@@ -80,7 +81,6 @@ class OpenAIAdapter:
         return EngineRequest("GET", path, headers(key, "*/*", has_body=False), b"")
 
 
-@lru_cache(maxsize=1024)
 def headers(key: str | None, accept: str, *, has_body: bool = True) -> tuple[tuple[str, str], ...]:
     """All headers of a request to an engine. Uncompressed is asked for, so that frames come as they are made."""
     fields = [("accept", accept), ("accept-encoding", "identity")]
@@ -91,12 +91,23 @@ def headers(key: str | None, accept: str, *, has_body: bool = True) -> tuple[tup
     return tuple(fields)
 
 
+@lru_cache(maxsize=1024)
+def _head(address: str, endpoint: str, key: str | None, stream: bool) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Path and headers of a call: the same objects for all calls alike, so that whoever looks them up finds them."""
+    return api_path(address, _PATHS[endpoint]), headers(key, "text/event-stream" if stream else "application/json")
+
+
 def _body(call: OpenAICall, upstream_model: str, priority: int | None) -> bytes:
     """`call.body` itself if nothing is to be changed; else its top-level values put together again, unread."""
     asks = call.stream and not call.include_usage
-    if upstream_model == call.model and not asks and priority == call.priority:
-        return call.body
-    fields: dict[str, object] = {**_FIELDS.decode(call.body), "model": upstream_model}
+    body = call.body
+    if upstream_model == call.model and priority == call.priority:
+        if not asks:
+            return body
+        if b"stream_options" not in body and b"\\u" not in body:  # which could spell it otherwise
+            before, brace, after = body.partition(b"{")
+            return b"%b%b%b%b" % (before, brace, _ASKS, after)
+    fields: dict[str, object] = {**_FIELDS.decode(body), "model": upstream_model}
     if priority is not None:
         fields["priority"] = priority
     elif call.priority is not None:
