@@ -66,7 +66,7 @@ dev: $(RUNTIME) ## the gateway and two mock engines, restarted when code or conf
 chat: $(RUNTIME) ## talk to a running gateway, or to the built-in echo engine
 	@$(BIN)/headrace chat $(ARGS)
 
-demo: $(RUNTIME) ## 20 requests, 3 model calls, an outage: no key, no network (ARGS='--scene failover')
+demo: $(RUNTIME) ## 20 requests: 12 share 3 model calls, 8 meet an outage; no key, no network (ARGS='--scene failover')
 	@$(BIN)/headrace demo $(ARGS)
 
 test: $(DEVELOP) ## run the tests (TESTARGS='-k breaker')

@@ -131,6 +131,17 @@ def test_a_missing_file_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not absent.exists()
 
 
+def test_a_file_of_something_else_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is named, in one line: what the store would tell a gateway's operator is not told beside it."""
+    (tmp_path / "notes.txt").write_text("not a database at all")
+    code, out, err = run(capsys, "list", "--db", str(tmp_path / "notes.txt"))
+    assert (code, out) == (2, "")
+    assert (
+        err
+        == f"headrace: {tmp_path}/notes.txt cannot be used: it is no file of dead letters, or is locked or read-only\n"
+    )
+
+
 def test_the_file_is_the_configuration_s(tmp_path: Path) -> None:
     """Without --db the configured file is meant; one in memory only is told."""
     config = tmp_path / "c.yaml"

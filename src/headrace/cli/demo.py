@@ -42,7 +42,7 @@ class Scene(StrEnum):
 
 
 SCENES = {
-    Scene.OUTAGE: "twelve requests that need three model calls, then a provider that goes down (a second)",
+    Scene.OUTAGE: "twenty requests: twelve share three model calls, eight meet a provider that is down (a second)",
     Scene.POWER_USER: "one user who asks for much, two who ask for little, under four strategies (45 seconds)",
     Scene.FAILOVER: "seven users stream from two engines, one of which is killed and comes back (13 seconds)",
 }

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.cli.letters import LetterSource
     from headrace.runtime.stores import LetterFilter
 
-dlq = typer.Typer(help="Dead letters: requests that were accepted and could not be answered.", no_args_is_help=True)
+dlq = typer.Typer(no_args_is_help=True)
 
 MOST_LETTERS = 1_000_000
 """Bound on what one command reads or takes in; gateways keep far fewer."""
@@ -43,6 +43,14 @@ Until = Annotated[str | None, typer.Option(help="Only what died before.")]
 Limit = Annotated[int, typer.Option(min=1, max=MOST_LETTERS, help="At most so many, the youngest first.")]
 Numbers = Annotated[list[int], typer.Argument(metavar="ID...", help="Numbers of letters, as `list` shows them.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, one letter a line.")]
+
+
+@dlq.callback()
+def _start() -> None:
+    """Dead letters: requests that were accepted and could not be answered."""
+    from headrace.cli.logs import configure
+
+    configure("error", "console")  # a file that cannot be used is told in the command's own words
 
 
 @dlq.command("list")
