@@ -12,7 +12,6 @@ from headrace.core.share import Node
 
 RESOURCES = (
     "tickets",
-    "tickets_by_user",
     "calls",
     "flights",
     "timers",
@@ -39,7 +38,6 @@ def holdings(scheduler: Scheduler, gone: Iterable[InstanceState] = ()) -> dict[s
     nodes = [node for pool in pools(scheduler) for node in subtree(pool.tree.root)]
     return {
         "tickets": len(book.tickets),
-        "tickets_by_user": len(book._users),
         "calls": len(book.calls),
         "flights": len(book.flights),
         "timers": len(book.timers),

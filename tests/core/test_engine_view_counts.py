@@ -19,10 +19,10 @@ def test_what_was_being_read_at_the_poll_leaves_the_queue_as_long_as_it_is() -> 
     """Two of three un-started ones were in the batch: their first tokens take nothing out of the queue."""
     seen = view(EngineReport(running=6, waiting=1), in_flight=7, pending=3)
 
-    seen.begun()
-    seen.begun()
+    seen.begun += 1
+    seen.begun += 1
     after_two = seen.waiting(100.1)
-    seen.begun()
+    seen.begun += 1
 
     assert (after_two, seen.waiting(100.1)) == (1.0, 0.0)
 
@@ -49,8 +49,8 @@ def test_sends_and_begins_move_it_between_polls() -> None:
     """Each request sent after the poll adds one."""
     seen = view(EngineReport(running=4, waiting=1), in_flight=5, pending=1)
 
-    seen.sent()
-    seen.sent()
+    seen.sent += 1
+    seen.sent += 1
 
     assert seen.waiting(100.1) == 3.0
 
@@ -60,7 +60,7 @@ def test_a_wide_engine_takes_a_burst_without_a_queue() -> None:
     seen = view(EngineReport(running=2, waiting=0), in_flight=2, pending=0)
 
     for _ in range(10):
-        seen.sent()
+        seen.sent += 1
 
     assert (seen.waiting(100.1, breadth=16), seen.waiting(100.1, breadth=0)) == (0.0, 10.0)
 
@@ -70,7 +70,7 @@ def test_each_end_makes_a_place_for_one_that_waits() -> None:
     seen = view(EngineReport(running=8, waiting=2), in_flight=10, pending=2)
 
     for _ in range(3):
-        seen.left()
+        seen.left += 1
 
     assert seen.waiting(100.1, breadth=8) == 0.0
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.gate import Gate, Pass
+from headrace.core.gate import Gate
+from headrace.core.place import Place
 from headrace.core.settings import Settings
 from headrace.model import EngineReport, Instance, ServiceClass, Usage
 
@@ -18,7 +19,7 @@ def gate(limit: int = 10, window: int | None = 1000) -> Gate:
     return Gate(Instance(id="a", max_concurrent=limit, window_tokens=window), Settings())
 
 
-def enter(at: Gate, tokens: int, now: float = 0.0, streamed: bool = True) -> Pass:
+def enter(at: Gate, tokens: int, now: float = 0.0, streamed: bool = True) -> Place:
     """Go in after asking."""
     assert not at.shut(tokens, now)
     return at.enter(tokens, _CLASS, streamed, now)
@@ -220,7 +221,7 @@ def test_batch_counts_among_its_own_too() -> None:
 @given(st.lists(st.tuples(st.sampled_from("esl"), st.integers(1, 700), st.booleans(), st.floats(0, 0.2)), max_size=80))
 def test_counts_follow_any_sequence(moves: list[tuple[str, int, bool, float]]) -> None:
     """Whatever starts, lapses and leaves in any order: never below zero, never above the bounds, zero in the end."""
-    one, inside, now = gate(limit=4), list[Pass](), 0.0
+    one, inside, now = gate(limit=4), list[Place](), 0.0
     for kind, tokens, streamed, later in moves:
         now += later
         if kind == "e" and not one.shut(tokens, now):

@@ -40,7 +40,7 @@ def test_the_decode_cost_leaves_prefill_out() -> None:
     pace.tick(0, 4, 1e-4, 100.0)
     for window in range(1, 21):
         pace.progressed(10.0, 200, protected=False)
-        pace.prefilled(2500)
+        pace.prompt_tokens += 2500
         pace.tick(4, 4, 1e-4, 100.0 + 0.5 * window)
 
     assert pace.decode_seconds == pytest.approx(0.25 / 200)
@@ -66,7 +66,7 @@ def test_slow_tokens_behind_prompts_are_no_crowd() -> None:
     for window in range(1, 40):
         for pace, read in ((busy, 4950), (calm, 0)):
             pace.progressed(10.0, 100, protected=False)
-            pace.prefilled(read)
+            pace.prompt_tokens += read
             pace.tick(4, 4, 1e-4, 100.0 + 0.5 * window)
 
     assert busy.crowded(0.05) == 0.0
@@ -79,7 +79,7 @@ def test_time_that_went_to_prompts_is_no_slow_decoding() -> None:
     for window in range(1, 40):
         for pace, read in ((reading, 2500), (calm, 0)):
             pace.progressed(10.0, 100, protected=False)
-            pace.prefilled(read)
+            pace.prompt_tokens += read
             pace.tick(4, 4, 1e-4, 100.0 + 0.5 * window)
 
     assert reading.decoding == pytest.approx(0.05, rel=0.01)

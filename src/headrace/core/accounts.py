@@ -16,7 +16,7 @@ from headrace.core.instance_state import InstanceState
 from headrace.core.pool import Pool
 from headrace.core.received import Received
 from headrace.core.settings import CostName, FairnessSettings, PolicyName
-from headrace.core.share import NO_HINT, Hint
+from headrace.core.share import NO_HINT, Charge, Hint
 from headrace.core.ticket import Call
 from headrace.model import Flow, Request, ServiceClass, Usage
 
@@ -41,6 +41,11 @@ class Accounts:
     def __init__(self, settings: FairnessSettings) -> None:
         self._settings = settings
         self._by_token = settings.policy is PolicyName.FAIR
+        self._in_line = settings.policy is PolicyName.FIFO
+        self._by_model = settings.cost is CostName.MONEY
+        self._by_time = settings.cost is CostName.GPU
+        self._ratio = settings.output_price / max(settings.prompt_price, 1e-9)
+        """What an output token costs in prompt tokens where no instance has shown it."""
         self._estimator = OutputEstimator()
         self.received = Received()
         self.refunded = 0.0
@@ -50,7 +55,7 @@ class Accounts:
 
     def path(self, flow: Flow) -> tuple[str, ...]:
         """Where in the share tree a flow stands; FIFO knows one queue only."""
-        return () if self._settings.policy is PolicyName.FIFO else flow
+        return () if self._in_line else flow
 
     def expect(self, request: Request) -> int:
         """Output tokens to expect."""
@@ -64,13 +69,16 @@ class Accounts:
         comes before the `longest` seconds it may wait are over. The key never changes, so a long job is overtaken only
         by what comes soon after it: nobody waits for ever.
         """
-        if self._settings.policy is PolicyName.FIFO:
+        if self._in_line:
             return (0.0, 0.0)
-        request, deadline = call.request, call.request.deadline
-        usual = self._estimator.expect(request.flow, request.model, request.endpoint, None)
-        length = request.prompt_tokens * _PROMPT_SECONDS + min(0, call.expected - usual) * _OUTPUT_SECONDS
-        most = _AGEING * longest
-        later = max(-most, min(most, length * (_GUESSED if request.output_cap is None else _TOLD)))
+        request = call.request
+        deadline, length, most = request.deadline, request.prompt_tokens * _PROMPT_SECONDS, _AGEING * longest
+        if request.output_cap is None:
+            later = min(most, length * _GUESSED)
+        else:
+            usual = self._estimator.expect(request.flow, request.model, request.endpoint, None)
+            length += min(0, call.expected - usual) * _OUTPUT_SECONDS
+            later = max(-most, min(most, length * _TOLD))
         return (inf if deadline is None or deadline > now + longest else deadline, now + later)
 
     def hint(self, call: Call) -> Hint:
@@ -80,10 +88,11 @@ class Accounts:
         they have shown to be.
         """
         request, members, deadline = call.request, call.pool.members, call.request.deadline
-        if not members or self._settings.policy is PolicyName.FIFO:
+        if not members or self._in_line:
             return NO_HINT
         prompt, expected = request.prompt_tokens, call.expected
-        size = self._priced(self._prices(call.model, members[0]), prompt, expected)
+        prices = self._prices(call.model, members[0])
+        size = prompt * prices[0] + expected * prices[1] if self._by_token else 1.0
         known = request.output_cap == expected or self._estimator.knows(request.model, request.endpoint)
         if deadline is None:
             return Hint(size, known)
@@ -164,24 +173,18 @@ class Accounts:
 
     def _prices(self, model: str, state: InstanceState) -> tuple[float, float]:
         settings = self._settings
-        prompt, ratio = settings.prompt_price, settings.output_price / max(settings.prompt_price, 1e-9)
-        if settings.cost is CostName.MONEY:
-            return settings.money.get(model, (prompt, settings.output_price))
-        shown = state.price_ratio()
-        if shown is not None and settings.calibrate:
-            ratio = shown
-        if settings.cost is CostName.GPU:
-            prompt = state.gate.prefill_seconds / _TOKEN_SECONDS
-        return prompt, prompt * ratio
+        if self._by_model:
+            return settings.money.get(model, (settings.prompt_price, settings.output_price))
+        shown = state.price_ratio() if settings.calibrate else None
+        prompt = state.gate.prefill_seconds / _TOKEN_SECONDS if self._by_time else settings.prompt_price
+        return prompt, prompt * (self._ratio if shown is None else shown)
 
     def _cost(self, call: Call, prompt: int, output: int) -> float:
-        return self._priced(call.prices, prompt, output)
-
-    def _priced(self, prices: tuple[float, float], prompt: int, output: int) -> float:
+        prices = call.prices
         return prompt * prices[0] + output * prices[1] if self._by_token else 1.0
 
     def _judge(self, expected: int, real: int) -> None:
-        error = abs(expected - real) / max(1, real)
+        error = abs(expected - real) / (real if real > 1 else 1)
         known = self.estimate_error
         self.estimate_error = error if known is None else known + _ERROR_ALPHA * (error - known)
 
@@ -189,12 +192,19 @@ class Accounts:
         charge, call.charge = call.charge, None
         if charge is None:
             return
+        if charge.cost > cost:
+            self.refunded += charge.cost - cost
+        if len(call.members) > 1:
+            self._share(call, charge, cost / len(call.members), now)
+        else:
+            self.received.add(call.flow, cost - charge.cost, now)
+            call.pool.tree.close(charge, cost)
+
+    def _share(self, call: Call, charge: Charge[Call], share: float, now: float) -> None:
+        """Close the leader's charge at its share; each of the others pays as much."""
         tree = call.pool.tree
-        share = cost / len(call.members)
-        self.refunded += max(0.0, charge.cost - cost)
         self.received.add(call.flow, share - charge.cost, now)
-        leader = call.leader
-        riders = [ticket for ticket in call.members.values() if ticket is not leader] if len(call.members) > 1 else ()
+        riders = [ticket for ticket in call.members.values() if ticket is not call.leader]
         # All are opened before one is closed: closing may raise the floor, and with it what the others start from.
         charges = [tree.open(self.path(ticket.request.flow), 0.0) for ticket in riders]
         for ticket in riders:

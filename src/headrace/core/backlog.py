@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from heapq import nlargest
 
 from headrace.core.pool import Pool
@@ -18,42 +18,50 @@ class Backlog:
         self._settings = settings
         self._users: dict[tuple[str, str], int] = {}
         self._classes: dict[ServiceClass, dict[str, Call]] = {service_class: {} for service_class in ServiceClass}
-        self._size = 0
+        self.size = 0
+        """Calls that are queued."""
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     @property
     def full(self) -> bool:
         """No call may be added."""
-        return self._size >= self._settings.size
+        return self.size >= self._settings.size
 
     def user_full(self, call: Call) -> bool:
         """The call's user has as many calls queued as one user may."""
-        flow = call.flow
-        return self._users.get((flow.tenant, flow.user), 0) >= self._settings.per_user
+        return self._users.get(call.flow[1:3], 0) >= self._settings.per_user
+
+    def bars(self, call: Call) -> bool:
+        """Whether a bound keeps `call` from being added."""
+        settings = self._settings
+        if self.size >= settings.size:
+            return True
+        return self.size >= settings.per_user and self.user_full(call)
 
     def add(self, call: Call) -> None:
         """Count a call under its present leader. One that comes back for another attempt is never refused."""
         flow = call.flow
-        call.counted = (flow.service_class, flow.tenant, flow.user)
-        self._users[flow.tenant, flow.user] = self._users.get((flow.tenant, flow.user), 0) + 1
+        user = flow[1:3]
+        call.counted = (flow.service_class, user)
+        self._users[user] = self._users.get(user, 0) + 1
         self._classes[flow.service_class][call.id] = call
-        self._size += 1
+        self.size += 1
 
     def remove(self, call: Call) -> None:
         """The give-back of `add`."""
         if call.counted is None:
             return
-        service_class, tenant, user = call.counted
+        service_class, user = call.counted
         call.counted = None
-        self._size -= 1
+        self.size -= 1
         del self._classes[service_class][call.id]
-        left = self._users[tenant, user] - 1
+        left = self._users[user] - 1
         if left:
-            self._users[tenant, user] = left
+            self._users[user] = left
         else:
-            del self._users[tenant, user]
+            del self._users[user]
 
     def displaceable(self, call: Call) -> Call | None:
         """The newest queued call of the lowest class below `call`'s that never ran: it makes room for `call`."""
@@ -65,9 +73,14 @@ class Backlog:
                     return other
         return None
 
+    def calls(self) -> Iterator[Call]:
+        """Every queued call."""
+        for calls in self._classes.values():
+            yield from calls.values()
+
     def of(self, pool: Pool) -> list[Call]:
         """The queued calls of one pool; O(queue)."""
-        return [call for calls in self._classes.values() for call in calls.values() if call.pool is pool]
+        return [call for call in self.calls() if call.pool is pool]
 
     def by_class(self) -> Mapping[ServiceClass, int]:
         """Queued calls per class."""

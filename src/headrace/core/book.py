@@ -6,8 +6,6 @@ given back here.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection
 from math import inf
 
 from headrace.core.catalogue import Route
@@ -59,13 +57,11 @@ class Book:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.tickets: dict[str, Ticket] = {}
-        self._users: dict[tuple[str, str], dict[str, Ticket]] = {}
-        """The same by (tenant, user)."""
         self.calls: dict[str, Call] = {}
         self.flights = FlightIndex()
         self.limiter = Limiter()
         self.timers: Timers[Ticket | Call | Pool] = Timers()
-        self.totals: Counter[str] = Counter(dict.fromkeys(_TOTALS, 0))
+        self.totals: dict[str, int] = dict.fromkeys(_TOTALS, 0)
         self.out: list[Decision] = []
         """Orders of the event at hand."""
         self._numbered = 0
@@ -78,7 +74,8 @@ class Book:
     def open(self, call: Call) -> None:
         """Enter a call: others may join it from now on."""
         self.calls[call.id] = call
-        self.flights.add(call)
+        if call.key is not None:
+            self.flights.add(call)
 
     def end(
         self,
@@ -98,39 +95,38 @@ class Book:
     def close(self, call: Call) -> None:
         """The call is over; its tickets are settled by the caller of this."""
         call.move(State.DONE)
-        self.flights.drop(call)
-        self.timers.cancel(call.retry)
-        self.timers.cancel(call.promotion)
-        self.timers.cancel(call.hedging)
         del self.calls[call.id]
+        if call.key is not None:
+            self.flights.drop(call)
+        timers = self.timers
+        for timer in (call.retry, call.promotion, call.hedging):
+            if timer is not None:
+                timers.cancel(timer)
 
     def admit(self, request: Request, call: Call, lease: Lease | None, cache: CacheResult, now: float) -> Ticket:
         """Begin a ticket: the request has passed the door."""
-        ticket = Ticket(request, call, now, lease)
-        ticket.cache = cache
+        ticket = Ticket(request, call, now, lease, cache)
         self.totals["accepted"] += 1
         self.tickets[request.id] = ticket
-        user = (request.flow.tenant, request.flow.user)
-        mine = self._users.get(user)
-        if mine is None:
-            mine = self._users[user] = {}
-        mine[request.id] = ticket
         call.add(ticket)
         self.out.append(Join(request.id, call.id, cache))
-        self.schedule_expiry(ticket, now)
         return ticket
-
-    def of_user(self, tenant: str, user: str) -> Collection[Ticket]:
-        """The living tickets of one user, oldest first."""
-        return self._users.get((tenant, user), {}).values()
 
     def schedule_expiry(self, ticket: Ticket, now: float, most: float = inf) -> None:
         """From `now` the ticket may wait for its class's time and at most `most`, but not past its deadline."""
         request = ticket.request
-        wait = min(self._settings.queue.longest(request), most)
-        when = now + wait if request.deadline is None else min(now + wait, request.deadline)
-        self.timers.cancel(ticket.timer)
+        when = now + min(self._settings.queue.longest(request), most)
+        if request.deadline is not None and request.deadline < when:
+            when = request.deadline
+        if ticket.timer is not None:
+            self.timers.cancel(ticket.timer)
         ticket.timer = self.timers.at(when, ticket)
+
+    def schedule_deadline(self, ticket: Ticket) -> None:
+        """The ticket does not wait: only its deadline ends it, if it has one."""
+        deadline = ticket.request.deadline
+        if deadline is not None:
+            ticket.timer = self.timers.at(deadline, ticket)
 
     def settle(
         self,
@@ -144,12 +140,8 @@ class Book:
         """End a ticket."""
         call, request = ticket.call, ticket.request
         del self.tickets[request.id]
-        user = (request.flow.tenant, request.flow.user)
-        mine = self._users[user]
-        del mine[request.id]
-        if not mine:
-            del self._users[user]
-        self.timers.cancel(ticket.timer)
+        if ticket.timer is not None:
+            self.timers.cancel(ticket.timer)
         if ticket.lease is not None:
             spent = usage.prompt + usage.completion if usage is not None else 0
             self.limiter.settle(ticket.lease, spent, now)

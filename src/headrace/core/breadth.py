@@ -49,7 +49,7 @@ class Breadth:
 
         What was sent after a step's first sign cannot have shared the step.
         """
-        if entered >= self._group or self._apart(entered, now):
+        if entered >= self._group or now - self._group > _TOGETHER or self._apart(entered, now):
             self._group, self._together = now, self.running
         self._together += 1
         self.running += 1
@@ -58,7 +58,7 @@ class Breadth:
 
     def ended(self, entered: float, now: float) -> None:
         """One of the streams that have begun ended."""
-        if self._apart(entered, now):
+        if now - self._group > _TOGETHER or self._apart(entered, now):
             self._group, self._together = now, self.running
         self.running -= 1
 
@@ -71,10 +71,7 @@ class Breadth:
         self.most = max(self._of_late, self._before)
 
     def _apart(self, entered: float, now: float) -> bool:
-        """This sign, of a request sent at `entered`, belongs to another step than the one before."""
-        passed = now - self._group
-        if passed > _TOGETHER:
-            return True
+        """This sign, of a request sent at `entered` and soon after the one before, belongs to another step."""
         # A step takes no longer than a token, nor than the whole stay of a request.
         stay = now - entered
-        return passed > 0.5 * min(self._pace.tpot or self._pace.base or stay, stay)
+        return now - self._group > 0.5 * min(self._pace.tpot or self._pace.base or stay, stay)

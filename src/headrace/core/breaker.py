@@ -54,7 +54,6 @@ class Breaker:
         "_failures",
         "_longest",
         "_noted",
-        "_opened",
         "_pass",
         "_probe",
         "_recovery",
@@ -62,6 +61,7 @@ class Breaker:
         "_until",
         "_wait",
         "changes",
+        "opened",
         "opened_at",
     )
 
@@ -73,7 +73,8 @@ class Breaker:
         self._longest = recovery * max_backoff
         self._wait = recovery
         self._failures = 0
-        self._opened = self._by_hand = False
+        self.opened = self._by_hand = False
+        """It is not closed: a probe has to succeed first."""
         self._until = 0.0
         self._pass = Permit(probe=False)
         self._probe: Permit | None = None
@@ -85,14 +86,14 @@ class Breaker:
 
     def allows(self, now: float) -> bool:
         """Whether an attempt may be sent now; changes nothing."""
-        return not self._opened or (self._probe is None and now >= self._until)
+        return not self.opened or (self._probe is None and now >= self._until)
 
     def acquire(self, now: float) -> Permit:
         """The permit of an attempt that is sent now; a true one is the probe.
 
         Ask `allows` first: an attempt sent in spite of a shut breaker gets a permit whose result changes nothing.
         """
-        if not self._opened:
+        if not self.opened:
             return self._pass
         if self._probe is not None or now < self._until:
             return _VOID
@@ -125,7 +126,7 @@ class Breaker:
     def reset(self) -> None:
         """Close it and forget all failures; attempts that are under way no longer count."""
         self._note(BreakerState.CLOSED)
-        self._opened = self._by_hand = False
+        self.opened = self._by_hand = False
         self._wait = self._recovery
         self._failures = 0
         self._pass = Permit(probe=False)
@@ -138,20 +139,20 @@ class Breaker:
 
     def relent(self, now: float) -> bool:
         """Let a probe go now, for what opened it seems to be over; False: it does not wait, or was opened by hand."""
-        if not self._opened or self._by_hand or now >= self._until:
+        if not self.opened or self._by_hand or now >= self._until:
             return False
         self._until = now
         return True
 
     def state(self, now: float) -> BreakerState:
         """Half-open from the moment a probe may go until its result is known."""
-        if not self._opened:
+        if not self.opened:
             return BreakerState.CLOSED
         return BreakerState.OPEN if now < self._until else BreakerState.HALF_OPEN
 
     def opens_in(self, now: float) -> float:
         """Seconds until a probe may go; 0.0 when closed or half-open."""
-        return max(self._until - now, 0.0) if self._opened else 0.0
+        return max(self._until - now, 0.0) if self.opened else 0.0
 
     @property
     def wait(self) -> float:
@@ -169,7 +170,7 @@ class Breaker:
 
     def _open(self, now: float) -> None:
         self._note(BreakerState.OPEN)
-        self._opened, self._by_hand = True, False
+        self.opened, self._by_hand = True, False
         self.opened_at = now
         self._until = now + self._wait
         self._failures = 0

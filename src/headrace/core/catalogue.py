@@ -55,9 +55,10 @@ class Catalogue:
             self._refuse_loop((name,))
         for name in settings.names:
             self._refuse_nesting(name)
-        self._routes: dict[str, tuple[tuple[float, Route], ...]] = {
+        self.routes: dict[str, tuple[tuple[float, Route], ...]] = {
             name: self._planned(name) for name in {**settings.names, **settings.fallbacks}
         }
+        """What a name leads to, with weights; a name that is not here stands for itself."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,7 +68,7 @@ class Catalogue:
     @property
     def falls_back(self) -> bool:
         """Whether any request may go from one model to another."""
-        return any(route.rest for routes in self._routes.values() for _, route in routes)
+        return any(route.rest for routes in self.routes.values() for _, route in routes)
 
     def models(self, name: str) -> tuple[str, ...]:
         """The models that may be asked at first for `name`; itself where it stands for nothing else."""
@@ -83,7 +84,7 @@ class Catalogue:
 
     def resolve(self, name: str, flow: Flow, random: Random) -> Route:
         """What to ask for `name`; a name that nothing is said of stands for itself."""
-        routes = self._routes.get(name)
+        routes = self.routes.get(name)
         if routes is None:
             return Route(name)
         if len(routes) == 1:

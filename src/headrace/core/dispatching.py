@@ -14,7 +14,8 @@ from headrace.core.book import Book
 from headrace.core.fallback import Fallbacks, Turn, exhausted
 from headrace.core.fleet import Fleet
 from headrace.core.hedging import Hedger
-from headrace.core.instance_state import InstanceState, Place
+from headrace.core.instance_state import InstanceState
+from headrace.core.place import Place
 from headrace.core.pool import Pool, Room
 from headrace.core.recovery import RetryBudget
 from headrace.core.routing import Router, weight
@@ -50,7 +51,7 @@ class Dispatcher:
         self._fallbacks = fallbacks
         self._hedger = Hedger(settings.routing.hedge, router, book.timers)
         self.backlog = Backlog(settings.queue)
-        self._dirty: dict[Pool, None] = {}
+        self.dirty: dict[Pool, None] = {}
         """Pools in which something may have become possible since the last pump."""
         self._watches: dict[Pool, tuple[float, Timer]] = {}
         self._passed: Call | None = None
@@ -58,24 +59,32 @@ class Dispatcher:
 
     # ------------------------------------------------------------------ in and out of the queue
 
-    def accept(self, call: Call, now: float) -> None:
-        """Send a new call at once if nothing waits and an instance is open, else queue it.
+    def opening(self, call: Call, now: float) -> InstanceState | None:
+        """The instance that takes a new call at once, since nothing waits and no bound is met; None: it has to queue.
 
-        The result is that of queueing it and asking whose turn it is, without the work of either.
+        The answer is that of queueing it and asking whose turn it is, without the work of either.
         """
-        call.expected = self._accounts.expect(call.request)
         pool = call.pool
-        if not (self._dirty or pool.tree.root.queued):
-            leaf, under_cap = pool.tree.leaf(self._accounts.path(call.flow))
-            state = self._router.choose(call, now, _guest(leaf, call)) if under_cap else None
-            if state is not None:
-                call.entered = now
-                cost = self._accounts.price(call, state, now)
-                call.charge = pool.tree.straight(leaf, cost)
-                self._budget.pay_in()
-                self._send(call, state, leaf, cost, now)
-                return
-        self.enqueue(call, now)
+        tree = pool.tree
+        if self.dirty or tree.root.queued or self.backlog.bars(call):
+            return None
+        leaf = tree.leaf(self._accounts.path(call.flow))
+        state = self._router.choose(call, now, _guest(leaf, call)) if tree.under_cap(leaf) else None
+        if state is None:
+            tree.forget(leaf)
+        else:
+            call.leaf = leaf
+        return state
+
+    def straight(self, call: Call, state: InstanceState, now: float) -> None:
+        """Send a call to where `opening` found room for it."""
+        leaf = call.leaf
+        if leaf is None:
+            raise RuntimeError("it was not asked whether there is room")
+        cost = self._accounts.price(call, state, now)
+        call.charge = call.pool.tree.straight(leaf, cost)
+        self._budget.pay_in()
+        self._send(call, state, leaf, cost, now)
 
     def enqueue(self, call: Call, now: float, head: bool = False) -> None:
         """Queue a call; at the head of its leaf when it comes back for another attempt."""
@@ -97,7 +106,7 @@ class Dispatcher:
             call.pool.tree.remove(call.entry)
             call.entry = None
             self.backlog.remove(call)
-            self._dirty[call.pool] = None
+            self.dirty[call.pool] = None
 
     def replace(self, call: Call) -> None:
         """Move a queued call to where its present leader's flow stands; its order is kept."""
@@ -108,7 +117,8 @@ class Dispatcher:
 
     def promote(self, call: Call, now: float) -> None:
         """A batch call has waited its time: it and what it was charged are normal from now on."""
-        before, call.promoted = call.flow, True
+        before = call.flow
+        call.promote()
         if call.flow != before:
             self.replace(call)
             self._accounts.hand_over(call, before, now)
@@ -138,27 +148,27 @@ class Dispatcher:
         """An instance may take more than before."""
         for pool in state.pools:
             if pool.tree.root.queued:
-                self._dirty[pool] = None
+                self.dirty[pool] = None
 
     def touch_all(self) -> None:
         """Any instance may take more than before."""
-        self._dirty.update(dict.fromkeys(self._fleet.pools()))
+        self.dirty.update(dict.fromkeys(self._fleet.pools()))
 
     def woke(self, pool: Pool) -> None:
         """The time a pool was waiting for has come."""
         self._watches.pop(pool, None)
-        self._dirty[pool] = None
+        self.dirty[pool] = None
 
     # ------------------------------------------------------------------ the pump
 
     def pump(self, now: float) -> None:
         """Dispatch while anything fits; pools that were served longest ago go first."""
-        if not self._dirty:
+        if not self.dirty:
             return
         if self._fallbacks.any:
             self._turn_queued(now)
-        pools = list(self._dirty)
-        self._dirty.clear()
+        pools = list(self.dirty)
+        self.dirty.clear()
         if len(pools) > 1:
             pools.sort(key=lambda pool: pool.last_dispatch or 0.0)
         for pool in pools:
@@ -177,7 +187,7 @@ class Dispatcher:
 
     def _turn_queued(self, now: float) -> None:
         """Whoever waits for a model none of whose instances may be asked goes where another model takes over."""
-        for pool in list(self._dirty):
+        for pool in list(self.dirty):
             if pool.tree.root.queued and now >= pool.turned_at + _TURN_SECONDS and exhausted(pool.members, now):
                 pool.turned_at = now
                 for call in self.backlog.of(pool):
@@ -206,7 +216,7 @@ class Dispatcher:
         self._send(call, state, pick.entry.leaf, cost or 0.0, now)
 
     def _send(self, call: Call, state: InstanceState, leaf: Node[Call], cost: float, now: float) -> None:
-        request = call.request
+        request, pool, book = call.request, call.pool, self._book
         call.move(State.RUNNING)
         call.waited += now - call.entered
         call.leaf = leaf
@@ -214,15 +224,18 @@ class Dispatcher:
         call.number = call.attempt
         call.first = None
         call.tried.add(state.instance.id)
-        load, streamed = weight(state, call), request.form is AnswerForm.STREAM
-        call.place = state.acquire(request, load, streamed, now, call.flow.service_class, call.carried)
+        streamed = request.form is AnswerForm.STREAM
+        call.place = state.acquire(request, weight(state, call), streamed, now, call.flow.service_class, call.carried)
         self._router.picked(state)
-        if call.pool.dispatched(cost, now):
-            self._accounts.lead(call.pool)
-        self._book.totals["model_calls"] += 1
-        self._book.totals["fallbacks"] += call.fallback is not None
-        self._book.out.append(_order(call, state))
-        self._hedger.watch(call, now)
+        if pool.dispatched(cost, now):
+            self._accounts.lead(pool)
+        totals = book.totals
+        totals["model_calls"] += 1
+        if call.fallback is not None:
+            totals["fallbacks"] += 1
+        book.out.append(_order(call, state))
+        if self._hedger.enabled:
+            self._hedger.watch(call, now)
 
     def hedge(self, call: Call, now: float) -> None:
         """The first content of `call` is late: ask another instance as well, if one is open and the budget allows."""
@@ -238,14 +251,15 @@ class Dispatcher:
         self._book.totals["hedges"] += 1
         self._book.out.append(_order(call, state, hedge=True))
 
-    def began(self, call: Call, attempt: int, now: float) -> None:
+    def began(self, call: Call, place: Place, attempt: int, now: float) -> None:
         """The first content of an attempt is here: it is the one that answers."""
-        self._hedger.began(call, now)
-        self.decide(call, attempt, now)
+        if self._hedger.enabled:
+            self._hedger.began(call, place, now)
+            self.decide(call, attempt, now)
+            place = call.place or place
         call.first = now
-        if call.place is not None:
-            call.place.state.started(call.place, now)
-            self.touch(call.place.state)
+        place.state.started(place, now)
+        self.touch(place.state)
 
     def decide(self, call: Call, attempt: int, now: float) -> None:
         """Of two attempts this one counts: the other is broken off and nobody is blamed. Harmless for one alone."""
@@ -274,29 +288,27 @@ class Dispatcher:
         if place is None or leaf is None or call.hedge is not None:
             raise RuntimeError("a running call holds a place, and one only when it ends")
         call.place = call.leaf = None
-        self._hedger.over(call)
+        if call.hedging is not None:
+            self._hedger.over(call)
         call.pool.tree.end(leaf)
         return self._give_back(call, call.number, place, outcome, now)
 
     def _give_back(self, call: Call, attempt: int, place: Place, outcome: Outcome, now: float) -> str:
-        state, name = place.state, place.state.instance.id
+        state = place.state
         state.release(place, outcome, self._settings.recovery, now)
         if outcome.cause is not Cause.OK:
-            usage = outcome.usage if outcome.committed else None
-            made = 0 if usage is None else max(0, usage.completion - place.carried)
-            cause, status, detail = outcome.cause, outcome.status, outcome.detail
-            model = call.model if call.model != call.request.model else ""
-            record = AttemptRecord(attempt, name, place.since, now, cause, status, detail, made, model)
-            call.records.append(record)
+            call.records.append(_record(call, attempt, place, outcome, now))
         self.touch(state)
-        self._dirty[call.pool] = None
-        return name
+        pool = call.pool
+        if pool.waited or pool.tree.root.queued:
+            self.dirty[pool] = None
+        return state.instance.id
 
     def _push(self, call: Call, order: tuple[float, float], hint: Hint) -> None:
         call.entry = call.pool.tree.push(call, self._accounts.path(call.flow), order, hint)
         call.pool.queued(call.request)
         self.backlog.add(call)
-        self._dirty[call.pool] = None
+        self.dirty[call.pool] = None
 
     def _note_closed(self, pool: Pool, now: float) -> None:
         """Keep account of how long something waits before each instance, and why."""
@@ -352,6 +364,14 @@ def _order(call: Call, state: InstanceState, hedge: bool = False) -> Dispatch:
         call.fallback,
         hedge,
     )
+
+
+def _record(call: Call, attempt: int, place: Place, outcome: Outcome, now: float) -> AttemptRecord:
+    usage = outcome.usage if outcome.committed else None
+    made = 0 if usage is None else max(0, usage.completion - place.carried)
+    cause, status, detail = outcome.cause, outcome.status, outcome.detail
+    model = call.model if call.model != call.request.model else ""
+    return AttemptRecord(attempt, place.state.instance.id, place.entered, now, cause, status, detail, made, model)
 
 
 def _guest(leaf: Node[Call], call: Call) -> bool:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from headrace import errors
 from headrace.core.accounts import Accounts
 from headrace.core.book import Book
+from headrace.core.catalogue import Route
 from headrace.core.dispatching import Dispatcher
 from headrace.core.endings import Endings
 from headrace.core.fallback import Fallbacks
 from headrace.core.limits import Denied, Lease, LimitRule
+from headrace.core.pool import Pool
 from headrace.core.recovery import Blocked, blocked
 from headrace.core.settings import Settings
 from headrace.core.ticket import Call, State, key_of
@@ -40,6 +42,7 @@ class Door:
         self._accounts = accounts
         self._endings = endings
         self._fallbacks = fallbacks
+        self._limited = settings.limits.per_user is not None or settings.limits.per_tenant is not None
         self._looking: set[str] = set()
         """Calls whose look-up has not been answered yet, whether or not they are still alive."""
         self.draining = False
@@ -63,29 +66,47 @@ class Door:
         if request.deadline is not None and request.deadline <= now:
             book.refuse(request, Ending.DEADLINE_EXPIRED, errors.deadline_exceeded(), now)
             return
-        lease = self._limit(request, now)
+        lease = self._limit(request, now) if self._limited else None
         if isinstance(lease, Denied):
             book.refuse(request, Ending.RATE_LIMITED, errors.rate_limited(lease.message, lease.retry_after), now)
             return
+        self._place(request, found, lease, now)
+
+    def _place(self, request: Request, found: tuple[Route | None, Pool], lease: Lease | None, now: float) -> None:
+        """Join a running call, ask the cache, be sent at once, or queue; refused only for want of room."""
+        book, dispatcher = self._book, self._dispatcher
         route, pool = found
-        call = book.flights.find(key_of(request, route.model))
-        if call is not None and len(call.members) < _MAX_MEMBERS:
-            self._join(request, call, lease, now)
-            return
+        if request.fingerprint is not None:
+            running = book.flights.find(key_of(request, request.model if route is None else route.model))
+            if running is not None and len(running.members) < _MAX_MEMBERS:
+                self._join(request, running, lease, now)
+                return
         call = book.new_call(request, pool, now, route)
         looks = request.look_up and call.key is not None and len(self._looking) < self._settings.queue.size
-        refusal = None if looks else self._barred(call, now)
-        if refusal is not None:
-            book.refuse(request, *refusal, now, lease)
-            return
+        state = None
+        if not looks:
+            call.expected = self._accounts.expect(request)
+            state = dispatcher.opening(call, now)
+            if state is None:
+                refusal = self._barred(call, now)
+                if refusal is not None:
+                    book.refuse(request, *refusal, now, lease)
+                    return
+                if call.fallback is not None:
+                    state = dispatcher.opening(call, now)
         book.open(call)
-        book.admit(request, call, lease, CacheResult.MISS, now)
+        ticket = book.admit(request, call, lease, CacheResult.MISS, now)
+        if state is not None:
+            book.schedule_deadline(ticket)
+            dispatcher.straight(call, state, now)
+            return
+        book.schedule_expiry(ticket, now)
         if looks and call.key is not None:
             call.move(State.LOOKING)
             self._looking.add(call.id)
             book.out.append(LookUp(call.id, call.key))
         else:
-            self._dispatcher.accept(call, now)
+            dispatcher.enqueue(call, now)
 
     def looked(self, call_id: str, hit: bool, now: float) -> None:
         """The cache answered."""
@@ -108,7 +129,11 @@ class Door:
 
     def _join(self, request: Request, call: Call, lease: Lease | None, now: float) -> None:
         before = call.flow
-        self._book.admit(request, call, lease, CacheResult.JOINED, now)
+        ticket = self._book.admit(request, call, lease, CacheResult.JOINED, now)
+        if call.state is State.RUNNING:
+            self._book.schedule_deadline(ticket)
+        else:
+            self._book.schedule_expiry(ticket, now)
         self._book.totals["joined"] += 1
         if call.flow != before:
             self._dispatcher.replace(call)

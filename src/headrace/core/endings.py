@@ -102,7 +102,7 @@ class Endings:
             self._book.out.append(Abort(call.id, call.number))
             place = call.place
             self._dispatcher.release(call, Outcome(Cause.ABORTED, detail=ending.value), now)
-            self._accounts.abandon(call, place.since, now, place.state.gate.prefill_seconds)
+            self._accounts.abandon(call, place.entered, now, place.state.gate.prefill_seconds)
         else:
             self._dispatcher.unqueue(call)
             self._accounts.drop(call, usage, now)

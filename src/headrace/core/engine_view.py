@@ -29,23 +29,24 @@ class EngineView:
     """
 
     __slots__ = (
-        "_begun",
-        "_left",
         "_reading",
-        "_sent",
         "_stale_after",
         "_stuck_polls",
         "_waiting_below",
+        "begun",
         "known_at",
+        "left",
         "polled",
         "report",
+        "sent",
         "stale_at",
     )
 
     def __init__(self, stale_after: float, waiting_below: float) -> None:
         self._stale_after = stale_after
         self._waiting_below = waiting_below
-        self._sent = self._begun = self._left = 0
+        self.sent = self.begun = self.left = 0
+        """Requests that went there since the last report (or were not in it); that were begun, or left, since."""
         self._reading = 0
         """Requests that were in the batch at the poll and had not begun to be answered."""
         self._stuck_polls = 0
@@ -63,24 +64,12 @@ class EngineView:
         if report is not None:
             self.known_at = now
             self.stale_at = now + self._stale_after
-            stuck = not self._begun and (report.waiting or 0.0) >= self._waiting_below
+            stuck = not self.begun and (report.waiting or 0.0) >= self._waiting_below
             self._stuck_polls = self._stuck_polls + 1 if stuck else 0
             waiting = int(report.waiting or 0)
             seen = waiting + (in_flight if report.running is None else int(report.running))
-            self._sent, self._begun, self._left = min(pending, max(0, in_flight - seen)), 0, 0
-            self._reading = max(0, pending - waiting - self._sent)
-
-    def sent(self) -> None:
-        """A request goes to the engine."""
-        self._sent += 1
-
-    def begun(self) -> None:
-        """The engine has begun to answer one, or it left."""
-        self._begun += 1
-
-    def left(self) -> None:
-        """A request is not there any more."""
-        self._left += 1
+            self.sent, self.begun, self.left = min(pending, max(0, in_flight - seen)), 0, 0
+            self._reading = max(0, pending - waiting - self.sent)
 
     def fresh(self, now: float) -> EngineReport | None:
         """The last report, if it still says anything."""
@@ -95,11 +84,11 @@ class EngineView:
         report = self.fresh(now)
         if report is None or report.waiting is None:
             return None
-        unbegun = max(0.0, report.waiting + self._sent - max(0, self._begun - self._reading))
+        unbegun = max(0.0, report.waiting + self.sent - max(0, self.begun - self._reading))
         if not unbegun or report.running is None:
             return unbegun
         places = report.running if report.waiting >= self._waiting_below else max(report.running, float(breadth))
-        return max(0.0, min(unbegun, report.running + report.waiting + self._sent - self._left - places))
+        return max(0.0, min(unbegun, report.running + report.waiting + self.sent - self.left - places))
 
     def kv(self, pending_tokens: int, now: float) -> float | None:
         """Share of the KV cache in use once `pending_tokens` more are read; None: unknown."""

@@ -7,8 +7,8 @@ lengths of answers vary far more between applications than within one. So the gu
 this user's earlier answers by the same model at the same endpoint; without any, of all users' answers; without those,
 `FIRST_GUESS`. It is at least `FLOOR`, so that nobody queues for free, and never more than the caller's own cap.
 
-Each key remembers one float. **Bound:** `capacity` user keys and as many model keys; the least recently used is
-forgotten, which only means guessing from the wider mean again.
+Each key remembers one float. **Bound:** `capacity` user keys and as many model keys; the one that was answered longest
+ago is forgotten, which only means guessing from the wider mean again.
 """
 
 from __future__ import annotations
@@ -41,15 +41,17 @@ class OutputEstimator:
 
     def expect(self, flow: Flow, model: str, endpoint: str, cap: int | None) -> int:
         """Output tokens to expect, at most `cap` and at least 1."""
-        mean = self._by_user.get((flow.tenant, flow.user, model, endpoint))
+        mean = self._by_user.means.get((flow.tenant, flow.user, model, endpoint))
         if mean is None:
-            mean = self._by_model.get((model, endpoint))
-        guess = FIRST_GUESS if mean is None else max(FLOOR, round(mean))
-        return guess if cap is None else max(1, min(guess, cap))
+            mean = self._by_model.means.get((model, endpoint))
+        guess = FIRST_GUESS if mean is None else round(mean)
+        if guess < FLOOR:
+            guess = FLOOR
+        return guess if cap is None or guess < cap else max(1, cap)
 
     def knows(self, model: str, endpoint: str) -> bool:
         """Whether `expect` goes by any answer that there was."""
-        return (model, endpoint) in self._by_model
+        return (model, endpoint) in self._by_model.means
 
     def observe(self, flow: Flow, model: str, endpoint: str, tokens: int) -> None:
         """A complete answer had `tokens` output tokens."""
@@ -58,26 +60,21 @@ class OutputEstimator:
 
 
 class _Means(Generic[_Key]):
-    """Bounded map of weighted means, least recently used out first."""
+    """Bounded map of weighted means; the one that was learned of longest ago goes first."""
 
-    __slots__ = ("_capacity", "_means")
+    __slots__ = ("_capacity", "means")
 
     def __init__(self, capacity: int) -> None:
         self._capacity = max(1, capacity)
-        self._means: OrderedDict[_Key, float] = OrderedDict()
-
-    def __contains__(self, key: _Key) -> bool:
-        return key in self._means
-
-    def get(self, key: _Key) -> float | None:
-        mean = self._means.get(key)
-        if mean is not None:
-            self._means.move_to_end(key)
-        return mean
+        self.means: OrderedDict[_Key, float] = OrderedDict()
 
     def add(self, key: _Key, value: float) -> None:
-        mean = self._means.get(key)
-        if mean is None and len(self._means) >= self._capacity:
-            self._means.popitem(last=False)
-        self._means[key] = value if mean is None else mean + ALPHA * (value - mean)
-        self._means.move_to_end(key)
+        means = self.means
+        mean = means.get(key)
+        if mean is not None:
+            means[key] = mean + ALPHA * (value - mean)
+            means.move_to_end(key)
+            return
+        if len(means) >= self._capacity:
+            means.popitem(last=False)
+        means[key] = value

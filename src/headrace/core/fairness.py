@@ -82,12 +82,14 @@ class ShareTree(Generic[Item]):
 
         `hint`: what may let it go before its turn among others.
         """
-        leaf = self._leaf(path)
+        leaf = self.leaf(path)
         self._turns += 1
-        entry = Entry(item, leaf, (*order, self._turns), hint)
-        heappush(leaf.queue, (entry.order, entry))
+        place = (order[0], order[1], self._turns)
+        entry = Entry(item, leaf, place, hint)
+        heappush(leaf.queue, (place, entry))
         self._count(leaf, 1)
-        self._hints.add(entry, self.root.queued)
+        if hint.latest is not None:
+            self._hints.add(entry, self.root.queued)
         if leaf.ready == 0:
             leaf.ready = 1
             self._enlist(leaf)
@@ -146,18 +148,41 @@ class ShareTree(Generic[Item]):
 
     def straight(self, leaf: Node[Item], cost: float) -> Charge[Item]:
         """`push`, `pick` and `grant` in one, for an item that finds the tree empty and no account at its cap."""
-        self._lift(leaf)
-        self.begin(leaf)
-        return self.charge(leaf, cost)
-
-    def leaf(self, path: tuple[str, ...]) -> tuple[Node[Item], bool]:
-        """The leaf at `path`, and whether every account on the way to it is under its cap."""
-        leaf = node = self._leaf(path)
-        under = True
+        node = leaf
         while (parent := node.parent) is not None:
-            under = under and (node.cap is None or node.in_flight < node.cap)
+            advance = cost / node.weight
+            vt = (node.vt if node.vt > parent.floor else parent.floor) + advance
+            unsure = node.unsure + advance
+            node.vt, node.unsure = vt, unsure
+            node.holds += 1
+            node.in_flight += 1
+            if vt - unsure > parent.floor:
+                parent.floor = vt - unsure
             node = parent
-        return leaf, under
+        node.holds += 1
+        node.in_flight += 1
+        return Charge(leaf, cost)
+
+    def leaf(self, path: tuple[str, ...]) -> Node[Item]:
+        """The account at `path`; whoever takes it uses it or gives it to `forget`."""
+        node = self.root
+        for key in path:
+            child = node.children.get(key)
+            node = self._grow(node, key, path) if child is None else child
+        return node
+
+    def under_cap(self, leaf: Node[Item]) -> bool:
+        """Whether every account on the way to `leaf` may have one more request in flight."""
+        node: Node[Item] | None = leaf
+        while node is not None and node.capped:
+            if node.cap is not None and node.in_flight >= node.cap:
+                return False
+            node = node.parent
+        return True
+
+    def forget(self, leaf: Node[Item]) -> None:
+        """Nothing was done with a leaf: if it is idle it need not be kept."""
+        self._resting.add(leaf)
 
     # ------------------------------------------------------------------ accounts
 
@@ -178,13 +203,15 @@ class ShareTree(Generic[Item]):
 
     def close(self, charge: Charge[Item], cost: float) -> None:
         """Settle a charge at its true cost."""
-        self._shift(charge.leaf, cost - charge.cost, -charge.advance, -1)
+        leaf = charge.leaf
+        self._shift(leaf, cost - charge.cost, -charge.advance, -1)
         charge.cost, charge.advance = cost, 0.0
-        self._resting.add(charge.leaf)
+        if not leaf.queued:
+            self._resting.add(leaf)
 
     def open(self, path: tuple[str, ...], cost: float) -> Charge[Item]:
         """Open a charge for a flow that has nothing queued for it: a share of a joined call."""
-        leaf = self._leaf(path)
+        leaf = self.leaf(path)
         self._lift(leaf)
         return self.charge(leaf, cost)
 
@@ -205,14 +232,15 @@ class ShareTree(Generic[Item]):
             if node.cap is not None and node.ready and not node.turn:
                 self._enlist(node)
             node = node.parent
-        self._resting.add(leaf)
+        if not leaf.holds:
+            self._resting.add(leaf)
 
     def lead(self, key: str, ahead: float) -> None:
         """Let the first-level node `key` be served as if its virtual time were less by `ahead`.
 
         It waits less and gets no more: its `vt` goes on as before, so past its share by `ahead` it waits like others.
         """
-        node = self._leaf((key,))
+        node = self.leaf((key,))
         if node.parent is not None:
             node.parent.led = True
             node.lead = ahead
@@ -221,15 +249,14 @@ class ShareTree(Generic[Item]):
 
     # ------------------------------------------------------------------ inside
 
-    def _leaf(self, path: tuple[str, ...]) -> Node[Item]:
-        node = self.root
-        for depth, key in enumerate(path):
-            child = node.children.get(key)
-            if child is None:
-                sub = path[: depth + 1]
-                child = node.children[key] = Node(key, node, self._weight_of(sub), self._cap_of(sub))
-            node = child
-        return node
+    def _grow(self, parent: Node[Item], key: str, path: tuple[str, ...]) -> Node[Item]:
+        """A new account below `parent`, on the way to the leaf at `path`."""
+        depth, node = 1, parent
+        while node.parent is not None:
+            depth, node = depth + 1, node.parent
+        way = path[:depth]
+        child = parent.children[key] = Node(key, parent, self._weight_of(way), self._cap_of(way))
+        return child
 
     @staticmethod
     def _count(leaf: Node[Item], change: int) -> None:
@@ -243,13 +270,13 @@ class ShareTree(Generic[Item]):
         node = leaf
         while (parent := node.parent) is not None:
             weight = node.weight
-            node.vt += change / weight
+            vt = node.vt = node.vt + change / weight
             node.holds += holds
-            node.unsure = node.unsure + advance / weight if node.holds else 0.0
+            unsure = node.unsure = node.unsure + advance / weight if node.holds else 0.0
             if change < 0.0 and node.turn:
                 self._enter(parent, node)
-            elif parent.ready == 0:
-                parent.floor = max(parent.floor, node.vt - node.unsure)
+            elif parent.ready == 0 and vt - unsure > parent.floor:
+                parent.floor = vt - unsure
             node = parent
         node.holds += holds
 
@@ -258,7 +285,8 @@ class ShareTree(Generic[Item]):
         """Let nodes that were not ready start at the floor."""
         node = leaf
         while (parent := node.parent) is not None and not node.turn:
-            node.vt = max(node.vt, parent.floor)
+            if node.vt < parent.floor:
+                node.vt = parent.floor
             node = parent
 
     def _enlist(self, node: Node[Item]) -> None:
@@ -270,8 +298,11 @@ class ShareTree(Generic[Item]):
             node.turn = self._turns
             poorest = parent.poorest()
             if poorest is not None:
-                parent.floor = max(parent.floor, parent.least(poorest))
-            node.vt = max(node.vt, parent.floor)
+                sure = parent.least(poorest) if parent.led else poorest.vt - poorest.unsure
+                if sure > parent.floor:
+                    parent.floor = sure
+            if node.vt < parent.floor:
+                node.vt = parent.floor
             self._enter(parent, node)
             parent.ready += 1
             node = parent
@@ -311,7 +342,8 @@ class ShareTree(Generic[Item]):
             if child is None:
                 return None
             sure = node.least(child) if node.led else child.vt - child.unsure
-            node.floor = max(node.floor, sure)
+            if sure > node.floor:
+                node.floor = sure
             node = child
         return node.head()
 

@@ -48,12 +48,15 @@ class Fallbacks:
         self.any = catalogue.falls_back
         """Whether any request may go from one model to another."""
 
-    def begin(self, request: Request) -> tuple[Route, Pool] | None:
-        """What a new request asks for, and where; None when nobody serves any of it.
+    def begin(self, request: Request) -> tuple[Route | None, Pool] | None:
+        """What a new request asks for (None: what it names), and where; None when nobody serves any of it.
 
         A first model that no instance serves at present is passed over as an exhausted one. A request that is bound to
         an instance has nobody to take over.
         """
+        if request.model not in self.catalogue.routes:
+            pool = self._fleet.pool(request.model)
+            return None if pool is None else (None, pool)
         route = self.catalogue.resolve(request.model, request.flow, self._random)
         if request.only is not None and route.rest:
             route = Route(route.model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 
 from headrace.core.instance_state import MAX_NAMES, InstanceState
@@ -26,7 +25,7 @@ class Fleet:
         self._plant = plant
         self.states: dict[str, InstanceState] = {}
         self._pools: dict[tuple[str, ...], Pool] = {}
-        self._names: OrderedDict[str, Pool | None] = OrderedDict()
+        self._names: dict[str, Pool | None] = {}
 
     def pools(self) -> Iterable[Pool]:
         """Every pool that was needed so far."""
@@ -71,9 +70,9 @@ class Fleet:
 
     def pool(self, model: str) -> Pool | None:
         """The pool that serves `model`; None when no instance does."""
-        if model in self._names:
-            self._names.move_to_end(model)
-            return self._names[model]
+        known = self._names.get(model)
+        if known is not None or model in self._names:
+            return known
         members = tuple(state for state in self.states.values() if match(state.instance, model) is not None)
         pool: Pool | None = None
         if members:
@@ -83,9 +82,9 @@ class Fleet:
                 pool = self._pools[key] = Pool(members, self._plant())
                 for state in members:
                     state.pools.append(pool)
+        if len(self._names) >= MAX_NAMES:
+            del self._names[next(iter(self._names))]
         self._names[model] = pool
-        if len(self._names) > MAX_NAMES:
-            self._names.popitem(last=False)
         return pool
 
     def nowhere(self) -> Pool:

@@ -27,7 +27,8 @@ from math import inf
 from headrace.core.adaptive import AdaptiveLimit, BatchLimit
 from headrace.core.breadth import Breadth
 from headrace.core.engine_view import EngineView
-from headrace.core.pace import Pace
+from headrace.core.pace import WINDOW, Pace
+from headrace.core.place import Place
 from headrace.core.settings import Settings
 from headrace.core.shut_times import ShutTimes
 from headrace.model import EngineReport, Instance, ServiceClass, Usage
@@ -50,48 +51,6 @@ _PART_WAITING = 0.125
 """Of what an engine was seen to run, so much may wait there where it tells nothing: a large one fills in seconds."""
 _REMEMBERED = 10.0
 """Seconds a class is protected after it was last seen."""
-
-
-class Pass:
-    """One request's stay at an instance; given back exactly once with `Gate.leave`."""
-
-    __slots__ = (
-        "alone",
-        "entered",
-        "lapses",
-        "lone",
-        "moved",
-        "present",
-        "read_before",
-        "service_class",
-        "tokens",
-        "told",
-        "unseen",
-        "unstarted",
-    )
-
-    def __init__(
-        self, tokens: int, service_class: ServiceClass, entered: float, lapses: float | None, alone: bool
-    ) -> None:
-        self.tokens = tokens
-        self.service_class = service_class
-        self.entered = entered
-        self.lapses = lapses
-        self.alone = alone
-        """Nothing else was un-started when it came, and all of its prompt has to be read."""
-        self.lone = False
-        """Nothing else was there at all."""
-        self.read_before = 0
-        """Prompt tokens the engine had read when it came."""
-        self.moved = entered
-        """When it last made tokens."""
-        self.told = 0
-        """Tokens it has reported."""
-        self.unstarted = True
-        """Its prompt is taken to be unread."""
-        self.unseen = True
-        """Its beginning was not seen."""
-        self.present = True
 
 
 class Gate:
@@ -146,9 +105,9 @@ class Gate:
         self._seen: dict[ServiceClass, float] = {}
         self._read = 0
         """Prompt tokens read so far."""
-        self._first: tuple[Pass, float] | None = None
+        self._first: tuple[Place, float] | None = None
         """A request that came alone, and when its first token did."""
-        self._lapsing: list[tuple[float, int, Pass]] = []
+        self._lapsing: list[tuple[float, int, Place]] = []
         self._seq = 0
 
     @property
@@ -234,13 +193,14 @@ class Gate:
 
     # ------------------------------------------------------------------ in, along, out
 
-    def enter(self, tokens: int, service_class: ServiceClass, streamed: bool, now: float, whole: bool = True) -> Pass:
+    def enter(self, tokens: int, service_class: ServiceClass, streamed: bool, now: float, whole: bool = True) -> Place:
         """Take a place; the caller has asked `shut` before. `whole`: nothing of the prompt is known to be cached."""
-        if self._lapsing or self.limiter.looking:
+        limiter = self.limiter
+        if self._lapsing or limiter.looking:
             self._lapse(now)
         lapses = None if streamed or self.window is None else now + tokens * self.prefill_seconds
-        taken = Pass(tokens, service_class, now, lapses, alone=whole and self.unstarted == 0)
-        taken.lone = self.in_flight == 0
+        lone = self.in_flight == 0
+        taken = Place(tokens, service_class, now, lapses, whole and self.unstarted == 0, lone)
         taken.read_before = self._read
         self.in_flight += 1
         self.unstarted += tokens
@@ -248,10 +208,10 @@ class Gate:
         self.unseen += 1
         if service_class is ServiceClass.BATCH:
             self.batch_in_flight += 1
-        if streamed and taken.lone:
-            self.limiter.look(now)
+        if streamed and lone:
+            limiter.look(now)
         self._seen[service_class] = now
-        self.engine.sent()
+        self.engine.sent += 1
         if lapses is not None:
             self._seq += 1
             heappush(self._lapsing, (lapses, self._seq, taken))
@@ -260,27 +220,33 @@ class Gate:
                 heapify(self._lapsing)
         return taken
 
-    def started(self, place: Pass, now: float) -> None:
+    def started(self, place: Place, now: float) -> None:
         """The first content is here: the prompt has been read."""
         if self._lapsing or self.limiter.looking:
             self._lapse(now)
-        self._learn_prefill(now)
-        self._start(place)
-        if place.lapses is None and place.unseen:
-            self.breadth.begun(place.entered, now)
-        self._see(place)
-        if place.lapses is None and place.alone and place.tokens >= _LONG_ENOUGH:
+        if self._first is not None:
+            self._learn_prefill(self._first[0], self._first[1], now)
+        if place.unstarted:
+            self._start(place)
+        if place.unseen:
+            if place.lapses is None:
+                self.breadth.begun(place.entered, now)
+            self._see(place)
+        if place.alone and place.lapses is None and place.tokens >= _LONG_ENOUGH:
             self._first = (place, now)
         place.moved = now
-        self._tick(now)
+        if now - self.pace.since >= WINDOW:
+            self._tick(now)
 
-    def progressed(self, place: Pass, tokens: int, now: float) -> None:
+    def progressed(self, place: Place, tokens: int, now: float) -> None:
         """The request made `tokens` tokens since it last did."""
         if self._lapsing or self.limiter.looking:
             self._lapse(now)
-        self._learn_prefill(now)
+        if self._first is not None:
+            self._learn_prefill(self._first[0], self._first[1], now)
         self._count(place, tokens, now)
-        self._tick(now)
+        if now - self.pace.since >= WINDOW:
+            self._tick(now)
 
     def reported(self, report: EngineReport | None, now: float) -> None:
         """The engine's metrics were polled; None: they said nothing."""
@@ -293,55 +259,59 @@ class Gate:
         """The engine said that it has too much, or did not answer in time."""
         self.limiter.refused(self.in_flight, now)
 
-    def leave(self, place: Pass, now: float, usage: Usage | None = None) -> None:
+    def leave(self, place: Place, now: float, usage: Usage | None = None) -> None:
         """Give the place back, on whatever way the attempt ended; a second call changes nothing.
 
         `usage` is that of a complete answer that was made here from its first token to its last; None for any other.
         """
-        if place.present:
-            if self._lapsing or self.limiter.looking:
-                self._lapse(now)
-            if usage is not None and not usage.reasoning:
-                self._count_rest(place, usage.completion, now)
-            place.present = False
-            self.in_flight -= 1
-            if place.service_class is ServiceClass.BATCH:
-                self.batch_in_flight -= 1
+        if not place.present:
+            return
+        place.present = False
+        if self._lapsing or self.limiter.looking:
+            self._lapse(now)
+        seen_streaming = not place.unseen and place.lapses is None
+        if seen_streaming and usage is not None and not usage.reasoning and now > place.moved:
+            self._count_rest(place, usage.completion, now)
+        self.in_flight -= 1
+        if place.service_class is ServiceClass.BATCH:
+            self.batch_in_flight -= 1
+        if place.unstarted:
             self._start(place)
-            if place.unseen:
-                self._see(place)
-            elif place.lapses is None:
-                self.breadth.ended(place.entered, now)
-            self.engine.left()
+        if seen_streaming:
+            self.breadth.ended(place.entered, now)
+        elif place.unseen:
+            self._see(place)
+        self.engine.left += 1
+        if now - self.pace.since >= WINDOW:
             self._tick(now)
 
     # ------------------------------------------------------------------ inside
 
-    def _count(self, place: Pass, tokens: int, now: float) -> None:
+    def _count(self, place: Place, tokens: int, now: float) -> None:
         self.pace.progressed(now - place.moved, tokens, place.service_class is not ServiceClass.BATCH)
         place.moved = now
         place.told += tokens
 
-    def _count_rest(self, place: Pass, made: int, now: float) -> None:
+    def _count_rest(self, place: Place, made: int, now: float) -> None:
         """What a stream made after its last report, and all of an answer too short for one, its first token apart.
 
         More than fits between two reports was made unseen, before the first token or several at a time: no pace.
         """
-        rest = made - max(1, place.told)
-        if not place.unseen and place.lapses is None and 0 < rest <= _REPORTED and now > place.moved:
+        rest = made - (place.told or 1)
+        if 0 < rest <= _REPORTED:
             self._count(place, rest, now)
 
-    def _learn_prefill(self, now: float) -> None:
-        """Take the least that first tokens show, forgetting slowly.
+    def _learn_prefill(self, place: Place, began: float, now: float) -> None:
+        """Take the least that first tokens show, that of `place` having come at `began`, forgetting slowly.
 
         What was read since a request came is its own prompt and those that joined its step; their first tokens come
         together, so it is reckoned up a moment later. Prompts known in part are left out: engines keep answers, too,
         and know more of the next turn than we do. Where others decode, a first token also waits for the step under
         way and shares its own, which is not prefill.
         """
-        if self._first is None or now - self._first[1] < _TOGETHER:
+        if now - began < _TOGETHER:
             return
-        place, took = self._first[0], self._first[1] - self._first[0].entered
+        took = began - place.entered
         self._first = None
         if not place.lone and took < _STEPS_SHARED * (self.pace.tpot or self.pace.base):
             return
@@ -352,28 +322,30 @@ class Gate:
         )
         self.prefill_known = True
 
-    def _start(self, place: Pass) -> None:
-        if place.unstarted:
-            place.unstarted = False
-            self.unstarted -= place.tokens
-            self.pending -= 1
-            self._read += place.tokens
-            self.pace.prefilled(place.tokens)
+    def _start(self, place: Place) -> None:
+        """Its prompt has been read, or is taken to be."""
+        place.unstarted = False
+        self.unstarted -= place.tokens
+        self.pending -= 1
+        self._read += place.tokens
+        self.pace.prompt_tokens += place.tokens
 
-    def _see(self, place: Pass) -> None:
+    def _see(self, place: Place) -> None:
         """Its beginning was seen, or will not be any more."""
-        if place.unseen:
-            place.unseen = False
-            self.unseen -= 1
-            self.engine.begun()
+        place.unseen = False
+        self.unseen -= 1
+        self.engine.begun += 1
 
     def _lapse(self, now: float) -> None:
         """What ends by itself in time ends. First of all whenever anything happens here, so that it makes no difference
         whether somebody asked meanwhile, which does the same."""
         if self.limiter.looks_until:
             self.limiter.pass_time(now)
-        while self._lapsing and (self._lapsing[0][0] <= now or not self._lapsing[0][2].unstarted):
-            self._start(heappop(self._lapsing)[2])
+        lapsing = self._lapsing
+        while lapsing and (lapsing[0][0] <= now or not lapsing[0][2].unstarted):
+            place = heappop(lapsing)[2]
+            if place.unstarted:
+                self._start(place)
 
     def _tick(self, now: float) -> None:
         """Twice a second: let the limits follow what the last window showed."""

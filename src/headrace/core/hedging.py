@@ -22,6 +22,7 @@ from headrace.model import AnswerForm, ServiceClass
 
 if TYPE_CHECKING:
     from headrace.core.instance_state import InstanceState
+    from headrace.core.place import Place
 
 _SHARE = 0.95
 _KEPT = 256
@@ -63,6 +64,8 @@ class Hedger:
 
     def __init__(self, settings: HedgeSettings | None, router: Router, timers: Timers[Ticket | Call | Pool]) -> None:
         self._settings = settings
+        self.enabled = settings is not None
+        """Whether there are second attempts at all."""
         self._router = router
         self._timers = timers
         self._saved = 0.0
@@ -82,14 +85,14 @@ class Hedger:
         if after is not None:
             call.hedging = self._timers.at(now + max(_SOONEST, after), call)
 
-    def began(self, call: Call, now: float) -> None:
-        """The first content of `call` is here, whoever made it."""
+    def began(self, call: Call, place: Place, now: float) -> None:
+        """The first content of `call`, whose first attempt is at `place`, is here, whoever made it."""
         self._timers.cancel(call.hedging)
-        if self._settings is not None and call.place is not None and call.request.form is AnswerForm.STREAM:
+        if call.request.form is AnswerForm.STREAM:
             tokens = call.pool.first_tokens
             if tokens is None:
                 tokens = call.pool.first_tokens = FirstTokens()
-            tokens.note(now - call.place.since)
+            tokens.note(now - place.entered)
 
     def over(self, call: Call) -> None:
         """The attempt ended: nothing is late any more."""

@@ -18,9 +18,10 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from headrace.core.affinity import PrefixIndex
-from headrace.core.breaker import Breaker, Permit
-from headrace.core.gate import Gate, Pass
+from headrace.core.breaker import Breaker
+from headrace.core.gate import Gate
 from headrace.core.naming import match
+from headrace.core.place import Place
 from headrace.core.ramp import Ramp
 from headrace.core.settings import RecoverySettings, Settings
 from headrace.model import (
@@ -35,6 +36,7 @@ from headrace.model import (
     Probed,
     Request,
     ServiceClass,
+    Usage,
 )
 
 if TYPE_CHECKING:
@@ -53,25 +55,6 @@ _SLOW_PENALTY = 0.3
 _OVERLOAD = frozenset({Cause.RATE_LIMITED, Cause.TIMEOUT})
 MAX_NAMES = 4096
 """Model names remembered with what they stand for; names come from callers, so the memory of them is bounded."""
-
-
-class Place:
-    """One attempt's stay at an instance. `InstanceState.acquire` gives it, `release` takes it back exactly once."""
-
-    __slots__ = ("carried", "first", "load", "open", "permit", "request", "since", "slot", "state")
-
-    def __init__(
-        self, state: InstanceState, slot: Pass, load: float, permit: Permit, now: float, of: Request, carried: int
-    ) -> None:
-        self.request = of
-        self.carried = carried
-        self.state = state
-        self.slot = slot
-        self.load = load
-        self.permit = permit
-        self.since = now
-        self.first: float | None = None
-        self.open = True
 
 
 class InstanceState:
@@ -156,7 +139,7 @@ class InstanceState:
             return "draining"
         if not self.healthy:
             return "down"
-        if not self.breaker.allows(now):
+        if self.breaker.opened and not self.breaker.allows(now):
             return "breaker"
         return "cooldown" if self.cooldown_until > now else ""
 
@@ -240,49 +223,44 @@ class InstanceState:
 
         `carried`: tokens of an answer that is taken up again; they are read like a prompt.
         """
-        if not self.ramping(now):
+        ramp, prefix, tokens = self.ramp, request.prefix, request.prompt_tokens
+        if ramp is not None and now >= ramp.ends:
             self.ramp = None
         permit = self.breaker.acquire(now)
-        unread, as_class = self.uncached(request) + carried, as_class or request.flow.service_class
-        slot = self.gate.enter(unread, as_class, streamed, now, whole=unread == request.prompt_tokens)
-        if request.prefix:
-            self.index.add(request.prefix, request.prefix_block)
+        unread = (self.uncached(request) if prefix else tokens) + carried
+        place = self.gate.enter(unread, as_class or request.flow.service_class, streamed, now, unread == tokens)
+        place.state, place.request, place.permit, place.load, place.carried = self, request, permit, load, carried
+        if prefix:
+            self.index.add(prefix, request.prefix_block)
         self.load += load
-        return Place(self, slot, load, permit, now, request, carried)
+        return place
 
     def started(self, place: Place, now: float) -> None:
         """The attempt's first content is here."""
-        if place.open and place.first is None:
+        if place.present and place.first is None:
             place.first = now
-            self.gate.started(place.slot, now)
+            self.gate.started(place, now)
 
     def progressed(self, place: Place, tokens: int, now: float) -> None:
         """The attempt made so many more tokens."""
-        if place.open and place.first is not None:
-            self.gate.progressed(place.slot, tokens, now)
+        if place.present and place.first is not None:
+            self.gate.progressed(place, tokens, now)
 
     def release(self, place: Place, outcome: Outcome, settings: RecoverySettings, now: float) -> None:
         """The attempt ended: give everything back and judge. A second call changes nothing."""
-        if not place.open:
+        if not place.present:
             return
-        place.open = False
-        self.gate.leave(place.slot, now, None if place.carried or outcome.cause is not Cause.OK else outcome.usage)
-        if place.request.prefix and (place.first is not None or outcome.cause is Cause.OK):
-            self.index.add(place.request.prefix, place.request.prefix_block)
-        if outcome.cause in _OVERLOAD:
-            self.gate.refused(now)
-        self.load = max(0.0, self.load - place.load) if self.gate.in_flight else 0.0
-        kind = outcome.kind
-        if kind is OutcomeKind.SUCCESS:
+        gate, request, cause = self.gate, place.request, outcome.cause
+        answered = cause is Cause.OK
+        gate.leave(place, now, outcome.usage if answered and not place.carried else None)
+        if request.prefix and (answered or place.first is not None):
+            self.index.add(request.prefix, request.prefix_block)
+        self.load = max(0.0, self.load - place.load) if gate.in_flight else 0.0
+        if answered:
             self._succeeded(place, now)
-        elif kind is OutcomeKind.FAILURE:
-            self.breaker.failure(now, place.permit)
-            self._cool(outcome, outcome.retry_after, settings, now)
+            self._learn(place, outcome.usage, settings, now)
         else:
-            self.breaker.neutral(place.permit)
-            if outcome.cause is Cause.RATE_LIMITED:
-                self._cool(outcome, outcome.retry_after or settings.cooldown, settings, now)
-        self._learn(place, outcome, settings, now)
+            self._failed(place, outcome, settings, now)
 
     def probed(self, event: Probed, now: float) -> bool:
         """Count a health check; True when by it the instance came up, went down, or may be probed."""
@@ -342,15 +320,32 @@ class InstanceState:
 
     def _succeeded(self, place: Place, now: float) -> None:
         """A success that closes the breaker brings it back; one beside a failure shows that it was not away at all."""
-        probe = bool(place.permit) and self.breaker.state(now) is not BreakerState.CLOSED
-        self.breaker.success(place.permit)
+        breaker = self.breaker
+        probe = place.permit.probe and breaker.opened
+        breaker.success(place.permit)
         if probe:
             self.comes_back(now)
-        elif self.cooldown_until > max(now, self.asked_until):
+        elif self.cooldown_until > now and self.cooldown_until > self.asked_until:
             self.ramp = None
         elif self.ramp is not None:
-            self.ramp.answered(place.since)
+            self.ramp.answered(place.entered)
         self.cooldown_until = self.asked_until
+
+    def _failed(self, place: Place, outcome: Outcome, settings: RecoverySettings, now: float) -> None:
+        """It speaks against it, or says nothing about it."""
+        cause = outcome.cause
+        if cause in _OVERLOAD:
+            self.gate.refused(now)
+        if outcome.kind is OutcomeKind.FAILURE:
+            self.breaker.failure(now, place.permit)
+            self._cool(outcome, outcome.retry_after, settings, now)
+        else:
+            self.breaker.neutral(place.permit)
+            if cause is Cause.RATE_LIMITED:
+                self._cool(outcome, outcome.retry_after or settings.cooldown, settings, now)
+        penalty = _PENALTY.get(cause)
+        if penalty is not None:
+            self.reliability += _ALPHA * ((1.0 - penalty) - self.reliability)
 
     def _cool(self, outcome: Outcome, asked: float | None, settings: RecoverySettings, now: float) -> None:
         if self.cooldown_until <= now:
@@ -363,16 +358,14 @@ class InstanceState:
         self.cooldown_until = max(self.cooldown_until, now + wait)
         self.comes_back(self.cooldown_until)
 
-    def _learn(self, place: Place, outcome: Outcome, settings: RecoverySettings, now: float) -> None:
-        if outcome.cause is Cause.OK:
-            took = now - place.since
-            slow = took > settings.slow_answer
-            if place.request.form is AnswerForm.STREAM and place.first is not None:
-                slow = slow or place.first - place.since > settings.slow_first_token
-            self.reliability += _ALPHA * (1.0 - _SLOW_PENALTY * slow - self.reliability)
-            made = 0 if outcome.usage is None else outcome.usage.completion - place.carried
-            if made > 0 and took > 0:
-                seen = made / took
-                self.speed = seen if self.speed == 0.0 else self.speed + _ALPHA * (seen - self.speed)
-        elif (penalty := _PENALTY.get(outcome.cause)) is not None:
-            self.reliability += _ALPHA * ((1.0 - penalty) - self.reliability)
+    def _learn(self, place: Place, usage: Usage | None, settings: RecoverySettings, now: float) -> None:
+        """What an answer shows of its speed and reliability."""
+        took = now - place.entered
+        slow = took > settings.slow_answer
+        if place.first is not None and place.request.form is AnswerForm.STREAM:
+            slow = slow or place.first - place.entered > settings.slow_first_token
+        self.reliability += _ALPHA * (1.0 - _SLOW_PENALTY * slow - self.reliability)
+        made = 0 if usage is None else usage.completion - place.carried
+        if made > 0 and took > 0:
+            seen = made / took
+            self.speed = seen if self.speed == 0.0 else self.speed + _ALPHA * (seen - self.speed)

@@ -140,7 +140,7 @@ class TokenBucket:
         """Tokens that may be taken now; negative: debt."""
         if now > self._at:
             level = self._level + (now - self._at) * self._rate
-            self._level = level if level < self._capacity else self._capacity  # noqa: FURB136 - min() is a call
+            self._level = level if level < self._capacity else self._capacity
             self._at = now
         return self._level
 

@@ -63,7 +63,19 @@ class _Mean:
 class Pace:
     """The windows of one instance."""
 
-    __slots__ = ("_all", "_busy", "_made", "_prompt_tokens", "_protected", "_share", "_since", "base", "prefill_share")
+    __slots__ = (
+        "_all",
+        "_busy",
+        "_made",
+        "_protected",
+        "_share",
+        "base",
+        "decode_seconds",
+        "prefill_share",
+        "prompt_tokens",
+        "since",
+        "tpot",
+    )
 
     def __init__(self) -> None:
         self.base = 0.0
@@ -72,30 +84,26 @@ class Pace:
         """Part of the machine's time that went to reading prompts, over the last seconds."""
         self._share = 1.0
         """The same of the last windows; a machine begins by reading."""
-        self._since = 0.0
+        self.since = 0.0
+        """When the present window began."""
         self._all, self._protected = _Mean(), _Mean()
-        self._prompt_tokens = 0.0
+        self.tpot: float | None = None
+        """Seconds per output token of late; None: no stream moved."""
+        self.prompt_tokens = 0.0
+        """Uncached prompt tokens that were read in this window."""
         self._busy = self._made = 0.0
         """Machine seconds of decoding, and tokens made in them, both decaying."""
+        self.decode_seconds = 0.0
+        """Calibrated machine time of one output token; 0 while unknown."""
 
     def recall(self, base: float) -> None:
         """Begin with what an earlier process found as `base`."""
         self.base = min(max(base, _QUICKEST), _SLOWEST)
 
     @property
-    def tpot(self) -> float | None:
-        """Seconds per output token of late; None: no stream moved."""
-        return self._all.value
-
-    @property
     def tpot_protected(self) -> float | None:
         """The same of the streams that are to be protected."""
         return self._protected.value
-
-    @property
-    def decode_seconds(self) -> float:
-        """Calibrated machine time of one output token; 0 while unknown."""
-        return max(0.0, self._busy) / self._made if self._made >= _ENOUGH else 0.0
 
     @property
     def decoding(self) -> float:
@@ -126,10 +134,6 @@ class Pace:
             self._protected.seconds += seconds
             self._protected.tokens += tokens
 
-    def prefilled(self, tokens: int) -> None:
-        """A prompt of so many uncached tokens has been read."""
-        self._prompt_tokens += tokens
-
     def tick(self, decoding: int, most: int, prefill_seconds: float, now: float) -> bool:
         """Close the window if its time is over; True when it was closed.
 
@@ -139,10 +143,10 @@ class Pace:
             prefill_seconds: machine time of one prompt token.
             now: monotonic seconds.
         """
-        length = now - self._since
+        length = now - self.since
         if length < WINDOW:
             return False
-        made, spent = self._all.tokens, self._prompt_tokens * prefill_seconds
+        made, spent = self._all.tokens, self.prompt_tokens * prefill_seconds
         share = spent / length
         if made:
             # A long prompt is counted where it ends: only sums over several windows mean anything.
@@ -151,12 +155,14 @@ class Pace:
         if made and length < 4 * WINDOW and decoding >= _FULL * most:
             self._busy = _MEMORY * self._busy + length - spent
             self._made = _MEMORY * self._made + made
+            self.decode_seconds = max(0.0, self._busy) / self._made if self._made >= _ENOUGH else 0.0
         self._all.close()
         self._protected.close()
+        self.tpot = self._all.value
         if self.tpot is not None and decoding <= _FEW and share < _LITTLE:
             self.base = self.tpot if self.base == 0.0 else min(self.base * (1.0 + _BASE_RISE), self.tpot)
-        self._since = now
-        self._prompt_tokens = 0.0
+        self.since = now
+        self.prompt_tokens = 0.0
         return True
 
     def target(self, wanted: float, most: float) -> float:

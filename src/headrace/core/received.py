@@ -42,11 +42,13 @@ class Received:
         if age > _LARGEST:
             self._rebase(now)
             age = 0.0
-        key = (flow.tenant, flow.user)
+        key = flow[1:3]
         known = self._users.get(key)
-        if known is None and len(self._users) >= _MOST:
-            self._users = dict(nlargest(_MOST // 2, self._users.items(), key=lambda item: item[1]))
-        self._users[key] = (known or 0.0) + cost * exp(age)
+        if known is None:
+            known = 0.0
+            if len(self._users) >= _MOST:
+                self._users = dict(nlargest(_MOST // 2, self._users.items(), key=lambda item: item[1]))
+        self._users[key] = known + cost * exp(age)
 
     def top(self, most: int, now: float) -> Mapping[str, float]:
         """The `most` users served most in the last minute, as `tenant/user`."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from math import inf
 from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
@@ -68,6 +69,9 @@ from headrace.model import (
 if TYPE_CHECKING:
     from random import Random
 
+_Change = Probed | Reported | Reconfigured | Draining | Woke | Drained | Tripped | Mended | Recalled
+_Later = Started | Progressed | Finished | Cancelled | Looked | Sealed | _Change
+"""Every fact but an arrival."""
 _TOP_USERS = 50
 _TOP_SERVED = 20
 
@@ -96,7 +100,9 @@ class Scheduler:
         self._endings = Endings(settings, self._book, self._dispatcher, self._accounts, recovery, self._fallbacks)
         self._door = Door(settings, self._book, self._dispatcher, self._accounts, self._endings, self._fallbacks)
         self._prefixes = settings.routing.strategy is Strategy.FAIR_LOAD
-        self._announced: float | None = None
+        self._timers = self._book.timers
+        self._announced = inf
+        """When it is to be woken, as far as it has asked for that."""
         self._drain_until: float | None = None
 
     # ------------------------------------------------------------------ the two ways in
@@ -111,15 +117,20 @@ class Scheduler:
             now: monotonic seconds, never less than in the call before.
         """
         out = self._book.out = []
+        timers = self._timers
         if isinstance(event, Arrived):
             # Those whose time is over make room first; and a request that will not wait is sent now or never.
-            self._expire(now)
-            self._take(event, now)
+            if timers.soonest <= now or self._drain_until is not None:
+                self._expire(now)
+            self._door.arrive(event.request, now)
         else:
             self._take(event, now)
-            self._expire(now)
-        self._dispatcher.pump(now)
-        self._announce()
+            if timers.soonest <= now or self._drain_until is not None:
+                self._expire(now)
+        if self._dispatcher.dirty:
+            self._dispatcher.pump(now)
+        if timers.soonest < self._announced or self._drain_until is not None:
+            self._announce()
         return out
 
     @property
@@ -157,9 +168,15 @@ class Scheduler:
     def positions(self, tenant: str, user: str) -> list[tuple[str, int, float]]:
         """The waiting requests of one user as (request id, position, seconds until it is expected to start).
 
-        O(flows that wait + q log q) for q requests that wait in the user's own.
+        O(requests that wait).
         """
-        waiting = [ticket for ticket in self._book.of_user(tenant, user) if ticket.call.entry is not None]
+        waiting = [
+            ticket
+            for call in self._dispatcher.backlog.calls()
+            for ticket in call.members.values()
+            if ticket.request.flow[1:3] == (tenant, user)
+        ]
+        waiting.sort(key=lambda ticket: ticket.arrived)
         ranks = {pool: Ranks(pool.tree.root) for pool in {ticket.call.pool for ticket in waiting}}
         found: list[tuple[str, int, float]] = []
         for ticket in waiting:
@@ -205,36 +222,29 @@ class Scheduler:
 
     # ------------------------------------------------------------------ facts
 
-    def _take(self, event: Event, now: float) -> None:
+    def _take(self, event: _Later, now: float) -> None:
         book = self._book
-        match event:
-            case Arrived(request):
-                self._door.arrive(request, now)
-            case Started() | Progressed():
-                self._progress(event, now)
-            case Finished(call_id, attempt, outcome):
-                call = book.calls.get(call_id)
-                if call is not None and call.runs(attempt):
-                    self._endings.finish(call, attempt, outcome, now)
-            case Cancelled(ticket_id):
-                ticket = book.tickets.get(ticket_id)
-                if ticket is not None:
-                    self._endings.leave(ticket, Ending.CANCELLED, None, now)
-            case Looked(call_id, hit):
-                self._door.looked(call_id, hit, now)
-            case Sealed(call_id):
-                call = book.calls.get(call_id)
-                if call is not None:
-                    call.joinable = False
-                    book.flights.drop(call)
-            case _:
-                self._change(event, now)
+        if isinstance(event, (Started, Progressed)):
+            self._progress(event, now)
+        elif isinstance(event, Finished):
+            call = book.calls.get(event.call)
+            if call is not None and call.runs(event.attempt):
+                self._endings.finish(call, event.attempt, event.outcome, now)
+        elif isinstance(event, Cancelled):
+            ticket = book.tickets.get(event.ticket)
+            if ticket is not None:
+                self._endings.leave(ticket, Ending.CANCELLED, None, now)
+        elif isinstance(event, Looked):
+            self._door.looked(event.call, event.hit, now)
+        elif isinstance(event, Sealed):
+            call = book.calls.get(event.call)
+            if call is not None:
+                call.joinable = False
+                book.flights.drop(call)
+        else:
+            self._change(event, now)
 
-    def _change(
-        self,
-        event: Probed | Reported | Reconfigured | Draining | Woke | Drained | Tripped | Mended | Recalled,
-        now: float,
-    ) -> None:
+    def _change(self, event: _Change, now: float) -> None:
         match event:
             case Probed(instance):
                 state = self._fleet.states.get(instance)
@@ -250,7 +260,7 @@ class Scheduler:
             case Draining(until):
                 self._drain(until, now)
             case Woke():
-                self._announced = None
+                self._announced = inf
             case Drained() | Tripped() | Mended():
                 self._by_hand(event, now)
             case Recalled(learned):
@@ -279,17 +289,20 @@ class Scheduler:
                     self._displace(call, now)
 
     def _progress(self, event: Started | Progressed, now: float) -> None:
-        call = self._book.calls.get(event.call)
-        if call is None or not call.runs(event.attempt) or call.place is None:
+        call, attempt = self._book.calls.get(event.call), event.attempt
+        if call is None or not call.runs(attempt):
+            return
+        place = call.place
+        if place is None:
             return
         if isinstance(event, Started):
             if call.first is None:
-                self._dispatcher.began(call, event.attempt, now)
-        elif event.attempt == call.number:
+                self._dispatcher.began(call, place, attempt, now)
+        elif attempt == call.number:
             call.produced += event.tokens
             self._accounts.progress(call, now)
-            call.place.state.progressed(call.place, event.tokens, now)
-            self._dispatcher.touch(call.place.state)
+            place.state.progressed(place, event.tokens, now)
+            self._dispatcher.touch(place.state)
 
     # ------------------------------------------------------------------ time and change
 
@@ -326,10 +339,11 @@ class Scheduler:
 
     def _announce(self) -> None:
         """Ask to be woken for the soonest pending time; a later wish is told when the announced one has passed."""
-        soonest = self._book.timers.next()
+        when = self._timers.next()
+        soonest = inf if when is None else when
         if self._drain_until is not None and self._book.tickets:
-            soonest = self._drain_until if soonest is None else min(soonest, self._drain_until)
-        if soonest is not None and (self._announced is None or soonest < self._announced):
+            soonest = min(soonest, self._drain_until)
+        if soonest < self._announced:
             self._announced = soonest
             self._book.out.append(WakeAt(soonest))
 

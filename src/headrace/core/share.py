@@ -93,6 +93,7 @@ class Node(Generic[Item]):
     __slots__ = (
         "ahead",
         "cap",
+        "capped",
         "children",
         "floor",
         "heap",
@@ -119,6 +120,8 @@ class Node(Generic[Item]):
         self.parent = parent
         self.weight = weight
         self.cap = cap
+        self.capped: bool = cap is not None or (parent is not None and parent.capped)
+        """It, or an account above it, may have only so many requests in flight."""
         self.floor: float = 0.0
         """V: the sure service of the poorest ready child; never falls."""
         self.vt: float = parent.floor if parent else 0.0

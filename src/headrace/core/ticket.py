@@ -22,11 +22,12 @@ from headrace.core.limits import Lease
 from headrace.core.share import Charge, Entry, Node
 from headrace.core.timers import Timer
 from headrace.errors import IllegalMove
-from headrace.model import AttemptRecord, CacheResult, FallbackCause, Flow, Request, ServiceClass
+from headrace.model import AttemptRecord, CacheResult, FallbackCause, Request, ServiceClass
 
 if TYPE_CHECKING:
     from headrace.core.catalogue import Route, Step
-    from headrace.core.instance_state import InstanceState, Place
+    from headrace.core.instance_state import InstanceState
+    from headrace.core.place import Place
     from headrace.core.pool import Pool
 
 
@@ -51,7 +52,8 @@ _MOVES: dict[State, frozenset[State]] = {
 }
 
 
-_NOBODY = dict.fromkeys(sorted(ServiceClass, key=lambda c: c.rank), 0)
+_CLASSES = sorted(ServiceClass, key=lambda c: c.rank)
+"""The most urgent first."""
 
 
 class Second(NamedTuple):
@@ -66,12 +68,14 @@ class Ticket:
 
     __slots__ = ("arrived", "cache", "call", "lease", "request", "timer")
 
-    def __init__(self, request: Request, call: Call, arrived: float, lease: Lease | None) -> None:
+    def __init__(
+        self, request: Request, call: Call, arrived: float, lease: Lease | None, cache: CacheResult = CacheResult.MISS
+    ) -> None:
         self.request = request
         self.call = call
         self.arrived = arrived
         self.lease = lease
-        self.cache = CacheResult.MISS
+        self.cache = cache
         self.timer: Timer | None = None
         """When waiting ends, then when the deadline passes."""
 
@@ -91,6 +95,7 @@ class Call:
         "failures",
         "fallback",
         "first",
+        "flow",
         "hedge",
         "hedging",
         "held",
@@ -121,6 +126,8 @@ class Call:
         "waited",
     )
 
+    leader: Ticket
+    """The ticket the call is made for; the others ride along."""
     entry: Entry[Call] | None
     leaf: Node[Call] | None
     place: Place | None
@@ -136,8 +143,8 @@ class Call:
     """When the running attempt began to answer."""
     held: float | None
     """Since when it waits for the instance that knows its prompt."""
-    counted: tuple[ServiceClass, str, str] | None
-    """The (class, tenant, user) it counts for while it is queued."""
+    counted: tuple[ServiceClass, tuple[str, str]] | None
+    """The class, and the (tenant, user), that it counts for while it is queued."""
     fallback: FallbackCause | None
     """Why the model before did not answer; None while it is at its first."""
 
@@ -149,14 +156,14 @@ class Call:
         self.model = request.model if route is None else route.model
         self.rest: tuple[Step, ...] = () if route is None else route.rest
         """What it is asked of at present, which may stand behind the name in the request; who takes over, in order."""
-        self.key = key_of(request, self.model)
+        self.key = None if request.fingerprint is None else key_of(request, self.model)
         """What requests that may share it, or its stored answer, have in common."""
-        self.leader: Ticket
-        """The ticket the call is made for; the others ride along."""
         self.members: dict[str, Ticket] = {}
         """By id, in the order they came; the first leads. Changed by `add` and `drop` only."""
-        self._classes = _NOBODY.copy()
-        """Members per class, the most urgent class first."""
+        self._classes: dict[ServiceClass, int] | None = None
+        """Members per class; None until a second one joins."""
+        self.flow = request.flow
+        """Whose account it is on: the leader's, in the most urgent class of all its members."""
         self.state = State.NEW
         self.entered = now
         """When it entered the queue last."""
@@ -183,20 +190,6 @@ class Call:
         self.joinable, self.taken_over = self.key is not None, False
 
     @property
-    def flow(self) -> Flow:
-        """Whose account it is on: the leader's, in the most urgent class of all its members."""
-        if not self.members:
-            return self.request.flow
-        flow = self.leader.request.flow
-        if self.promoted and flow.service_class is ServiceClass.BATCH:
-            flow = flow._replace(service_class=ServiceClass.NORMAL)
-        if len(self.members) > 1:
-            for service_class, count in self._classes.items():
-                if count and service_class.rank <= flow.service_class.rank:
-                    return flow if service_class is flow.service_class else flow._replace(service_class=service_class)
-        return flow
-
-    @property
     def choices(self) -> Sequence[InstanceState]:
         """The instances that may answer it: those of its pool, or of these the one it is bound to.
 
@@ -216,17 +209,42 @@ class Call:
 
     def add(self, ticket: Ticket) -> None:
         """Take a ticket in; it leads if it is the only one."""
-        if not self.members:
+        members, request = self.members, ticket.request
+        if not members:
             self.leader = ticket
-        self.members[ticket.request.id] = ticket
-        self._classes[ticket.request.flow.service_class] += 1
+        elif self._classes is None:
+            self._classes = dict.fromkeys(_CLASSES, 0)
+            for member in members.values():
+                self._classes[member.request.flow.service_class] += 1
+        members[request.id] = ticket
+        if self._classes is not None:
+            self._classes[request.flow.service_class] += 1
+            self._account()
 
     def drop(self, ticket: Ticket) -> None:
         """Let a ticket go; the next one leads."""
         del self.members[ticket.request.id]
-        if ticket is self.leader and self.members:
-            self.leader = next(iter(self.members.values()))
-        self._classes[ticket.request.flow.service_class] -= 1
+        if self._classes is not None:
+            self._classes[ticket.request.flow.service_class] -= 1
+        if self.members:
+            if ticket is self.leader:
+                self.leader = next(iter(self.members.values()))
+            self._account()
+
+    def promote(self) -> None:
+        """It has waited so long as batch that it is normal from now on."""
+        self.promoted = True
+        self._account()
+
+    def _account(self) -> None:
+        """Find whose account it is on."""
+        flow = self.leader.request.flow
+        own = flow.service_class
+        if self.promoted and own is ServiceClass.BATCH:
+            own = ServiceClass.NORMAL
+        if self._classes is not None and len(self.members) > 1:
+            own = next((each for each in _CLASSES if self._classes[each] or each is own), own)
+        self.flow = flow if own is flow.service_class else flow._replace(service_class=own)
 
     def turn(self, model: str, rest: tuple[Step, ...], cause: FallbackCause) -> None:
         """Another model is asked from now on, with all its instances and attempts before it."""

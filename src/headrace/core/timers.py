@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Generic, TypeVar
 
 Subject = TypeVar("Subject")
@@ -20,10 +21,14 @@ class Timer:
 class Timers(Generic[Subject]):
     """Pending times, each with what it is about."""
 
+    __slots__ = ("_heap", "_seq", "_stale", "soonest")
+
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Timer, Subject]] = []
         self._seq = 0
         self._stale = 0
+        self.soonest = inf
+        """No pending time comes before this. It may be that of one taken back; `next` tells the true one."""
 
     def __len__(self) -> int:
         return len(self._heap) - self._stale
@@ -33,6 +38,8 @@ class Timers(Generic[Subject]):
         self._seq += 1
         timer = Timer()
         heappush(self._heap, (when, self._seq, timer, subject))
+        if when < self.soonest:
+            self.soonest = when
         return timer
 
     def cancel(self, timer: Timer | None) -> None:
@@ -48,20 +55,19 @@ class Timers(Generic[Subject]):
 
     def due(self, now: float) -> Subject | None:
         """The next subject whose time has come, or None."""
-        while self._heap:
-            when, _, timer, subject = self._heap[0]
-            if timer.pending and when > now:
-                return None
-            heappop(self._heap)
-            if timer.pending:
-                timer.pending = False
-                return subject
-            self._stale -= 1
-        return None
+        when = self.next()
+        if when is None or when > now:
+            return None
+        _, _, timer, subject = heappop(self._heap)
+        timer.pending = False
+        self.soonest = self._heap[0][0] if self._heap else inf
+        return subject
 
     def next(self) -> float | None:
         """The soonest pending time."""
-        while self._heap and not self._heap[0][2].pending:
-            heappop(self._heap)
+        heap = self._heap
+        while heap and not heap[0][2].pending:
+            heappop(heap)
             self._stale -= 1
-        return self._heap[0][0] if self._heap else None
+        self.soonest = heap[0][0] if heap else inf
+        return heap[0][0] if heap else None
