@@ -1,1 +1,1 @@
-"""Measurements: `make bench` runs them all; each is a module with `run(quick) -> Report`."""
+"""Measurements: `make bench` runs them all; each is a module with `run(quick) -> list[Report]`."""

@@ -34,10 +34,11 @@ def main() -> None:
     for name in asked.names or NAMES:
         with Progress(*columns, console=console, transient=True) as progress:
             progress.add_task(f"measuring: {name}")
-            report: Report = importlib.import_module(f"benchmarks.{name}").run(asked.quick)
-        show(console, report)
-        numbers[name] = report.numbers
-        reports.append(report)
+            found: list[Report] = importlib.import_module(f"benchmarks.{name}").run(asked.quick)
+        for report in found:
+            show(console, report)
+        numbers[name] = {key: value for report in found for key, value in report.numbers.items()}
+        reports += found
     console.print(
         f"[dim]Python {platform.python_version()}, {platform.machine()}; timings on a shared machine are noisy[/dim]"
     )

@@ -6,14 +6,23 @@ import datetime as dt
 import os
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.harness import OURS, STREAMS
+from benchmarks.peers import TITLE
 from benchmarks.report import Report
 from headrace import __version__
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 PICTURE = PAGE.parent / "plots" / "performance.png"
+_SHOWN = {
+    "rps_1k": "requests/s, 1 KB",
+    "rps_32k": "requests/s, 32 KB",
+    "p50_us": "µs a request, 1 connection",
+    "event_us": "CPU µs per event",
+    f"kib_{STREAMS[-1]}": "KiB per open stream",
+}
 _MARKED = re.compile(r"(<!-- measured -->\n).*?(<!-- /measured -->)", re.DOTALL)
 
 
@@ -27,9 +36,10 @@ def write(reports: Sequence[Report], page: Path = PAGE, picture: Path = PICTURE)
         raise ValueError(f"{page} has no place for what was measured")
     inside = "\n".join(parts)
     page.write_text(_MARKED.sub(lambda found: f"{found[1]}{inside}{found[2]}", text), encoding="utf-8")
-    for report in reports:
-        if report.title == "Beside others" and report.rows:
-            draw(report, picture)
+    beside = [report for report in reports if report.title.startswith(TITLE)]
+    if beside:
+        numbers = {name: value for report in beside for name, value in report.numbers.items()}
+        draw(numbers, [row[0] for row in beside[0].rows], picture)
 
 
 def markdown(report: Report) -> str:
@@ -59,22 +69,26 @@ def compiled() -> bool:
     return not str(scheduler.__file__).endswith(".py")
 
 
-def draw(report: Report, picture: Path) -> None:
-    """Requests per second and memory of each gateway, side by side. Without matplotlib nothing is drawn."""
+def draw(numbers: Mapping[str, float], names: Sequence[str], picture: Path) -> None:
+    """What the gateways did, side by side. Without matplotlib nothing is drawn.
+
+    A bar that would dwarf all others is cut; what it stands for is written beside it.
+    """
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - an extra
     except ImportError:
         return
-    names = [row[0] for row in report.rows]
-    shown = {"rps_1k": "requests/s, 1 KB", "rps_32k": "requests/s, 32 KB", "event_us": "CPU µs per event"}
-    figure = Figure(figsize=(11, 3.2), layout="constrained")
-    for axes, (value, title) in zip(figure.subplots(1, len(shown)), shown.items(), strict=True):
-        heights = [report.numbers.get(f"{name}_{value}", 0.0) for name in names]
-        bars = axes.barh(names, heights, color=["#2a6f97" if name == "headrace" else "#c9d6df" for name in names])
-        axes.bar_label(bars, fmt="{:,.0f}", padding=3)
+    colours = ["#2a6f97" if name.startswith(OURS) else "#c9d6df" for name in names]
+    figure = Figure(figsize=(13, 0.8 + 0.32 * len(names)), layout="constrained")
+    for axes, (value, title) in zip(figure.subplots(1, len(_SHOWN), sharey=True), _SHOWN.items(), strict=True):
+        heights = [numbers.get(f"{name}_{value}", 0.0) for name in names]
+        most = 2.2 * sorted(heights)[-2]
+        bars = axes.barh(names, [min(height, most) for height in heights], color=colours)
+        axes.bar_label(bars, [f"{height:,.0f}" if height else "" for height in heights], padding=3)
         axes.set_title(title, loc="left", fontsize=10)
         axes.spines[["top", "right", "bottom"]].set_visible(False)
         axes.set_xticks([])
-        axes.invert_yaxis()
-        axes.margins(x=0.2)
+        axes.tick_params(left=False)
+        axes.margins(x=0.25)
+    axes.invert_yaxis()
     figure.savefig(picture, dpi=130)
