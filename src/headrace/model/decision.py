@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 from msgspec import Struct
 
 from headrace.errors import Fault
@@ -9,6 +11,7 @@ from headrace.model.outcome import CacheResult, Cause, DeadLetter, Ending, Fallb
 from headrace.model.request import Instance, Request, Usage
 
 
+@final
 class LookUp(Struct, frozen=True, gc=False):
     """Ask the cache for `fingerprint` and report with `Looked`."""
 
@@ -16,6 +19,7 @@ class LookUp(Struct, frozen=True, gc=False):
     fingerprint: bytes
 
 
+@final
 class Join(Struct, frozen=True, gc=False):
     """The ticket was accepted and gets the answer of `call`: what was produced so far, then live."""
 
@@ -25,6 +29,7 @@ class Join(Struct, frozen=True, gc=False):
     """MISS for the ticket that leads, JOINED for one that follows."""
 
 
+@final
 class Dispatch(Struct, frozen=True, gc=False):
     """Send the call to an instance now. `waited` is the time in the queue in seconds."""
 
@@ -47,6 +52,7 @@ class Dispatch(Struct, frozen=True, gc=False):
     """It runs beside an attempt whose first content is late: of the two, the one that begins first counts."""
 
 
+@final
 class Abort(Struct, frozen=True, gc=False):
     """Close the attempt's connection; its slot is already free."""
 
@@ -54,6 +60,7 @@ class Abort(Struct, frozen=True, gc=False):
     attempt: int
 
 
+@final
 class Settle(Struct, frozen=True, gc=False):
     """The ticket's end: tell its caller. `fault` is None exactly when the ending is ANSWERED or CANCELLED."""
 
@@ -69,6 +76,7 @@ class Settle(Struct, frozen=True, gc=False):
     """How many times its answer broke off and was taken up again."""
 
 
+@final
 class Remember(Struct, frozen=True, gc=False):
     """Store the call's finished answer under `fingerprint`."""
 
@@ -76,12 +84,14 @@ class Remember(Struct, frozen=True, gc=False):
     fingerprint: bytes
 
 
+@final
 class Bury(Struct, frozen=True, gc=False):
     """Keep the request in the dead letter queue."""
 
     letter: DeadLetter
 
 
+@final
 class WakeAt(Struct, frozen=True, gc=False):
     """Report `Woke` at `when`; replaces an earlier `WakeAt`. None: nothing to wait for."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 from msgspec import Struct
 
@@ -10,12 +11,14 @@ from headrace.model.outcome import Outcome
 from headrace.model.request import Instance, Request
 
 
+@final
 class Arrived(Struct, frozen=True, gc=False):
     """A request stands at the door."""
 
     request: Request
 
 
+@final
 class Looked(Struct, frozen=True, gc=False):
     """The cache answered a `LookUp`. A store that failed is a miss."""
 
@@ -23,6 +26,7 @@ class Looked(Struct, frozen=True, gc=False):
     hit: bool
 
 
+@final
 class Started(Struct, frozen=True, gc=False):
     """The first content byte of an attempt is here."""
 
@@ -30,6 +34,7 @@ class Started(Struct, frozen=True, gc=False):
     attempt: int
 
 
+@final
 class Progressed(Struct, frozen=True, gc=False):
     """An attempt has produced `tokens` more tokens; sent every 32 tokens or 250 ms, not for each."""
 
@@ -38,12 +43,14 @@ class Progressed(Struct, frozen=True, gc=False):
     tokens: int
 
 
+@final
 class Sealed(Struct, frozen=True, gc=False):
     """A call's answer grew past what is kept for late joiners: nobody can join it any more."""
 
     call: str
 
 
+@final
 class Finished(Struct, frozen=True, gc=False):
     """An attempt ended. One with a stale attempt number changes nothing."""
 
@@ -52,12 +59,14 @@ class Finished(Struct, frozen=True, gc=False):
     outcome: Outcome
 
 
+@final
 class Cancelled(Struct, frozen=True, gc=False):
     """The caller of a ticket has gone."""
 
     ticket: str
 
 
+@final
 class Probed(Struct, frozen=True, gc=False):
     """A health check of an instance ended."""
 
@@ -87,6 +96,7 @@ class EngineReport:
     """Size of its KV cache in tokens."""
 
 
+@final
 class Reported(Struct, frozen=True, gc=False):
     """An engine's metrics were polled. None: absent, garbled or unanswered; nothing is known then."""
 
@@ -94,22 +104,26 @@ class Reported(Struct, frozen=True, gc=False):
     report: EngineReport | None
 
 
+@final
 class Woke(Struct, frozen=True, gc=False):
     """The time asked for by `WakeAt` has come."""
 
 
+@final
 class Reconfigured(Struct, frozen=True, gc=False):
     """The set of instances changed; those with the same id keep what was learned of them."""
 
     instances: tuple[Instance, ...]
 
 
+@final
 class Draining(Struct, frozen=True, gc=False):
     """No new work from now on; the running may go on until `until`."""
 
     until: float
 
 
+@final
 class Drained(Struct, frozen=True, gc=False):
     """An instance is to get no new work, or may have it again; what runs there runs on."""
 
@@ -117,12 +131,14 @@ class Drained(Struct, frozen=True, gc=False):
     draining: bool = True
 
 
+@final
 class Tripped(Struct, frozen=True, gc=False):
     """An instance's breaker was opened by hand."""
 
     instance: str
 
 
+@final
 class Mended(Struct, frozen=True, gc=False):
     """An instance's breaker was closed by hand: its failures and its cooldown are forgotten."""
 
@@ -151,6 +167,7 @@ class Learned:
     """Seconds for which it is left alone."""
 
 
+@final
 class Recalled(Struct, frozen=True, gc=False):
     """What the process before had learned."""
 

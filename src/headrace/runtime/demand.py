@@ -78,15 +78,14 @@ class DemandMeter:
         if not decisions and type(event) in _QUIET:
             return
         here = self._advance(now)
-        if isinstance(event, Reconfigured):
+        if type(event) is Reconfigured:
             self._compare(frozenset(instance.id for instance in event.instances), now)
         for decision in decisions:
-            if isinstance(decision, Dispatch):
+            if type(decision) is Dispatch:
                 if decision.cause is None:
                     self._waits.note(decision.waited, now)
-            elif isinstance(decision, Settle) and decision.ending in _NO_ROOM:
-                # 429 is a bound of that user's own.
-                here.refused += decision.fault is not None and decision.fault.status != 429
+            elif type(decision) is Settle and decision.fault is not None and decision.ending in _NO_ROOM:
+                here.refused += decision.fault.status != 429  # which is a bound of that user's own
 
     def asked_for_more(self, now: float) -> None:
         """Somebody was told that more instances are needed."""
@@ -117,14 +116,14 @@ class DemandMeter:
 
     def _advance(self, now: float) -> _Slice:
         """Count the load since the last step for the time that has passed; the slice of `now`."""
-        if now < self._ends and self._last is not None:
+        if now >= self._ends or self._last is None:
+            self._fill(now)
+        elif now > self._last:
             here, passed = self._slices[-1], now - self._last
             here.seconds += passed
             here.queued += passed * self._queued
             here.running += passed * self._running
             self._last = now
-        else:
-            self._fill(now)
         self._queued, self._running = self._load()
         return self._slices[-1]
 

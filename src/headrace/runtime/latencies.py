@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from math import inf
 
 from headrace.model import (
     Abort,
@@ -24,7 +24,6 @@ from headrace.model import (
     Ending,
     Event,
     Finished,
-    Progressed,
     Reconfigured,
     Settle,
     Started,
@@ -60,19 +59,16 @@ class Ring:
     __slots__ = ("_at", "_next", "_values")
 
     def __init__(self) -> None:
-        self._at = array("d")
-        self._values = array("d")
+        self._at = array("d", [-inf]) * KEPT
+        self._values = array("d", [0.0]) * KEPT
         self._next = 0
 
     def note(self, value: float, now: float) -> None:
         """Keep one more; the oldest goes."""
         place = self._next
-        if place < len(self._at):
-            self._at[place], self._values[place] = now, value
-        else:
-            self._at.append(now)
-            self._values.append(value)
-        self._next = place + 1 if place + 1 < KEPT else 0
+        self._at[place] = now
+        self._values[place] = value
+        self._next = (place + 1) % KEPT
 
     def quantiles(self, now: float, window: float = WINDOW) -> Quantiles:
         """Of those of the last `window` seconds. `seconds` reaches back to the oldest of them."""
@@ -98,14 +94,18 @@ class _Times:
         return Summary(self.latency.quantiles(now), self.first_token.quantiles(now))
 
 
-class _Attempt(NamedTuple):
-    """An attempt that has not ended."""
+class _Attempt:
+    """An attempt that has not ended.
 
-    since: float
-    streams: bool
-    instance: str
-    leader: str
-    """The request that it was sent for."""
+    `streamed_to` is the request that it was sent for; None: its answer comes whole, and the first token with the last.
+    """
+
+    __slots__ = ("since", "streamed_to", "times")
+
+    def __init__(self, since: float, times: _Times, streamed_to: str | None) -> None:
+        self.since = since
+        self.times = times
+        self.streamed_to = streamed_to
 
 
 class Latencies:
@@ -133,42 +133,36 @@ class Latencies:
 
     def __call__(self, event: Event, decisions: Sequence[Decision], now: float) -> None:
         """Note one step."""
-        if isinstance(event, Progressed):  # the most frequent by far, and of no interest here
-            return
-        if isinstance(event, Arrived):
+        if type(event) is Arrived:
             self._requests[event.request.id] = now
-        elif isinstance(event, Started):
+        elif type(event) is Finished:
+            attempt = self._attempts.pop((event.call, event.attempt), None)
+            if attempt is not None and event.outcome.cause is Cause.OK:
+                attempt.times.latency.note(now - attempt.since, now)
+        elif type(event) is Started:
             self._started(event, now)
-        elif isinstance(event, Finished):
-            self._finished(event, now)
-        elif isinstance(event, Reconfigured):
+        elif type(event) is Reconfigured:
             self._keep(instance.id for instance in event.instances)
         for decision in decisions:
-            if isinstance(decision, Dispatch):
-                request = decision.request
-                streams = request.form is AnswerForm.STREAM
-                key = decision.call, decision.attempt
-                self._attempts[key] = _Attempt(now, streams, decision.instance.id, request.id)
-            elif isinstance(decision, Settle):
+            if type(decision) is Settle:
                 arrived = self._requests.pop(decision.ticket, None)
                 if arrived is not None and decision.ending is Ending.ANSWERED:
                     self._overall.latency.note(now - arrived, now)
-            elif isinstance(decision, Abort):
+            elif type(decision) is Dispatch:
+                request, times = decision.request, self._times(decision.instance.id)
+                streamed_to = request.id if request.form is AnswerForm.STREAM else None
+                self._attempts[decision.call, decision.attempt] = _Attempt(now, times, streamed_to)
+            elif type(decision) is Abort:
                 self._attempts.pop((decision.call, decision.attempt), None)
 
     def _started(self, event: Started, now: float) -> None:
         attempt = self._attempts.get((event.call, event.attempt))
-        if attempt is None or not attempt.streams:
+        if attempt is None or attempt.streamed_to is None:
             return
-        self._times(attempt.instance).first_token.note(now - attempt.since, now)
-        arrived = self._requests.get(attempt.leader)
+        attempt.times.first_token.note(now - attempt.since, now)
+        arrived = self._requests.get(attempt.streamed_to)
         if arrived is not None:
             self._overall.first_token.note(now - arrived, now)
-
-    def _finished(self, event: Finished, now: float) -> None:
-        attempt = self._attempts.pop((event.call, event.attempt), None)
-        if attempt is not None and event.outcome.cause is Cause.OK:
-            self._times(attempt.instance).latency.note(now - attempt.since, now)
 
     def _times(self, instance: str) -> _Times:
         times = self._instances.get(instance)

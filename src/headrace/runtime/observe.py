@@ -8,7 +8,6 @@ between its arrival and its end only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -34,24 +33,45 @@ from headrace.model import (
     Started,
 )
 from headrace.runtime.stores import DeadLetters
-from headrace.runtime.tallies import Counts, Times
+from headrace.runtime.tallies import Counts, Row, Times
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _PACES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5, 10)
 _BREAKER = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
 
-@dataclass(slots=True)
-class _Open:
-    """What is remembered of a request until it ends."""
+_PROMPT, _CACHED, _COMPLETION = ("prompt",), ("cached",), ("completion",)
+_JUDGED = {cause: (cause.value, cause.kind.value) for cause in Cause}
+"""The labels of an attempt."""
 
-    arrived: float
-    model: str
-    service_class: str
-    streams: bool
-    """Its first content tells when its first token was made; that of a whole answer comes with the last."""
-    first: float | None = None
-    """When the first content of the call came that this request leads."""
+
+class _Kind:
+    """Requests of one model and class, and where their times are noted."""
+
+    __slots__ = ("duration", "first_token", "model", "pace", "service_class")
+
+    def __init__(self, model: str, service_class: str, duration: Row, first_token: Row, pace: Row) -> None:
+        self.model = model
+        self.service_class = service_class
+        self.duration = duration
+        self.first_token = first_token
+        self.pace = pace
+
+
+class _Open:
+    """What is remembered of a request until it ends.
+
+    `streams`: its first content tells when its first token was made; that of a whole answer comes with the last.
+    """
+
+    __slots__ = ("arrived", "first", "kind", "streams")
+
+    def __init__(self, arrived: float, kind: _Kind, streams: bool) -> None:
+        self.arrived = arrived
+        self.kind = kind
+        self.streams = streams
+        self.first: float | None = None
+        """When the first content of the call came that this request leads."""
 
 
 class Metrics:
@@ -67,8 +87,11 @@ class Metrics:
         self.registry = registry
         self._names = frozenset(names)
         self._models = self._names.union(models)
+        self._kinds: dict[tuple[str, str], _Kind] = {}
+        """By exact model and class."""
         self._open: dict[str, _Open] = {}
-        self._leaders: dict[str, str] = {}
+        self._leaders: dict[str, _Open] = {}
+        """The first request of each call."""
         per_model = ("model", "class")
         self._requests = Counts(registry, "requests_total", "Requests by how they ended.", *per_model, "ending")
         self._duration = Times(registry, _SECONDS, "request_duration_seconds", "Arrival to end.", *per_model)
@@ -110,28 +133,43 @@ class Metrics:
 
     def __call__(self, event: Event, decisions: Sequence[Decision], now: float) -> None:
         """Count one step."""
-        if isinstance(event, Arrived):
+        if type(event) is Arrived:
             request = event.request
-            model = request.model if request.model in self._models else "other"
-            streams = request.form is AnswerForm.STREAM
-            self._open[request.id] = _Open(now, model, request.flow.service_class.value, streams)
-        elif isinstance(event, Started):
-            self._begun(self._open.get(self._leaders.get(event.call, "")), now)
-        elif isinstance(event, Finished):
+            model, service_class = request.model, request.flow.service_class
+            kind = self._kinds.get((model, service_class)) or self._kind(model, service_class)
+            self._open[request.id] = _Open(now, kind, request.form is AnswerForm.STREAM)
+        elif type(event) is Finished:
             self._finished(event, decisions, now)
-        elif isinstance(event, Reconfigured):
+        elif type(event) is Started:
+            leader = self._leaders.get(event.call)
+            if leader is not None:
+                self._begun(leader, now)
+        elif type(event) is Reconfigured:
             self._reconfigured(event.instances)
         for decision in decisions:
-            if isinstance(decision, Dispatch):
-                self._dispatched(decision)
-            elif isinstance(decision, Settle):
+            if type(decision) is Settle:
                 self._settled(decision, now)
-            elif isinstance(decision, Join):
-                self._leaders.setdefault(decision.call, decision.ticket)
-            elif isinstance(decision, Abort):
-                self._outcomes.add(Cause.ABORTED.value, Cause.ABORTED.kind.value)  # nothing more is heard of it
-            elif isinstance(decision, Bury) and decision.letter.request.letter is None:
+            elif type(decision) is Dispatch:
+                self._dispatched(decision)
+            elif type(decision) is Join:
+                known = self._open.get(decision.ticket)
+                if known is not None:
+                    self._leaders.setdefault(decision.call, known)
+            elif type(decision) is Abort:
+                self._outcomes.values[_JUDGED[Cause.ABORTED]] += 1  # nothing more is heard of it
+            elif type(decision) is Bury and decision.letter.request.letter is None:
                 self._dead.add(decision.letter.reason)
+
+    def _kind(self, model: str, service_class: str) -> _Kind:
+        """That of a model and class which was not asked for until now; names that callers invent are one."""
+        if model not in self._models:
+            model = "other"
+        kind = self._kinds.get((model, service_class))
+        if kind is None:
+            labels = model, service_class
+            rows = (times.row(*labels) for times in (self._duration, self._first_token, self._pace))
+            kind = self._kinds[labels] = _Kind(*labels, *rows)
+        return kind
 
     def _reconfigured(self, instances: Sequence[Instance]) -> None:
         """Instances and models come and go: those that are gone would pile up."""
@@ -139,61 +177,64 @@ class Metrics:
         self._models = self._names.union(
             served.name for instance in instances for served in instance.models if "*" not in served.name
         )
-        for known in self._open.values():
-            if known.model not in self._models:
-                known.model = "other"
         kept = {*self._models, "other"}
         for by_model in (self._requests, self._duration, self._first_token, self._pace, self._fallbacks):
             by_model.keep("model", kept)
         self._fallbacks.keep("to", kept)
+        self._kinds.clear()
+        for known in self._open.values():
+            known.kind = self._kind(known.kind.model, known.kind.service_class)
 
-    def _begun(self, leader: _Open | None, now: float) -> None:
-        if leader is not None and leader.first is None:
+    def _begun(self, leader: _Open, now: float) -> None:
+        if leader.first is None:
             leader.first = now
-            self._first_token.note(now - leader.arrived, leader.model, leader.service_class)
+            leader.kind.first_token.note(now - leader.arrived)
 
     def _finished(self, event: Finished, decisions: Sequence[Decision], now: float) -> None:
         outcome = event.outcome
-        self._outcomes.add(outcome.cause.value, outcome.kind.value)
-        usage = outcome.usage
-        if outcome.cause is Cause.OK:
-            leader = self._open.get(self._leaders.get(event.call, ""))
+        cause, usage = outcome.cause, outcome.usage
+        self._outcomes.values[_JUDGED[cause]] += 1
+        if cause is Cause.OK:
+            leader = self._leaders.get(event.call)
             if leader is not None and not leader.streams:
                 self._begun(leader, now)
             elif leader is not None and leader.first is not None and usage is not None and usage.completion > 1:
-                self._pace.note((now - leader.first) / (usage.completion - 1), leader.model, leader.service_class)
-        if outcome.resumable:
+                leader.kind.pace.note((now - leader.first) / (usage.completion - 1))
+        elif outcome.resumable:
             # If it goes on elsewhere, the end's counts hold these; if it does not, its callers are told what they got.
-            usage = next((d.usage for d in decisions if isinstance(d, Settle) and d.call == event.call), None)
+            usage = next((d.usage for d in decisions if type(d) is Settle and d.call == event.call), None)
         if usage is not None:
-            self._tokens.add("prompt", amount=usage.prompt)
-            self._tokens.add("cached", amount=usage.cached)
-            self._tokens.add("completion", amount=usage.completion)
+            tokens = self._tokens.values
+            tokens[_PROMPT] += usage.prompt
+            tokens[_CACHED] += usage.cached
+            tokens[_COMPLETION] += usage.completion
 
     def _dispatched(self, decision: Dispatch) -> None:
-        self._calls.add(decision.instance.id)
+        self._calls.values[(decision.instance.id,)] += 1
         if decision.hedge:
             return
         if decision.cause is None:
-            self._wait.note(decision.waited, decision.request.flow.service_class.value)
+            self._wait.note(decision.waited, decision.request.flow.service_class)
         else:
-            self._retries.add(decision.cause.value)
+            self._retries.add(decision.cause)
         if decision.fallback is not None:
             asked = decision.request.model if decision.request.model in self._models else "other"
-            self._fallbacks.add(asked, decision.model, decision.fallback.value)
+            self._fallbacks.add(asked, decision.model, decision.fallback)
 
     def _settled(self, decision: Settle, now: float) -> None:
         known = self._open.pop(decision.ticket, None)
         if known is None:
             return
-        self._requests.add(known.model, known.service_class, decision.ending.value)
-        self._duration.note(now - known.arrived, known.model, known.service_class)
+        kind = known.kind
+        self._requests.values[kind.model, kind.service_class, decision.ending] += 1
+        kind.duration.note(now - known.arrived)
         if decision.resumes:
-            self._resumed.add(decision.ending.value)
-        if decision.call:
-            self._dedup.add(decision.cache.value)
-        if self._leaders.get(decision.call) == decision.ticket:
-            del self._leaders[decision.call]
+            self._resumed.add(decision.ending)
+        call = decision.call
+        if call:
+            self._dedup.values[(decision.cache,)] += 1
+            if self._leaders.get(call) is known:
+                del self._leaders[call]
 
 
 class Gauges(Collector):

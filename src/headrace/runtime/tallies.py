@@ -8,6 +8,7 @@ keeps labels few.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry
@@ -22,17 +23,19 @@ class Counts(Collector):
         self._name = f"headrace_{name}"
         self._text = text
         self._labels = labels
-        self._values: dict[tuple[str, ...], float] = {}
+        self.values: defaultdict[tuple[str, ...], float] = defaultdict(float)
+        """By the labels in their order; who counts at every request adds to them here."""
         registry.register(self)
 
     def add(self, *labels: str, amount: float = 1.0) -> None:
         """Count `amount` under these labels."""
-        self._values[labels] = self._values.get(labels, 0.0) + amount
+        self.values[labels] += amount
 
     def keep(self, label: str, values: Collection[str]) -> None:
         """Forget the numbers whose `label` has none of these values: what it names is gone for good."""
         at = self._labels.index(label)
-        self._values = {labels: value for labels, value in self._values.items() if labels[at] in values}
+        for labels in [labels for labels in self.values if labels[at] not in values]:
+            del self.values[labels]
 
     def describe(self) -> Iterable[Metric]:
         """The name, without numbers."""
@@ -41,7 +44,7 @@ class Counts(Collector):
     def collect(self) -> Iterable[Metric]:
         """The numbers now."""
         family = CounterMetricFamily(self._name, self._text, labels=self._labels)
-        for labels, value in self._values.items():
+        for labels, value in self.values.items():
             family.add_metric(labels, value)
         yield family
 
@@ -56,16 +59,19 @@ class Times(Collector):
         self._text = text
         self._labels = labels
         self._bounds = bounds
-        self._rows: dict[tuple[str, ...], _Row] = {}
+        self._rows: dict[tuple[str, ...], Row] = {}
         registry.register(self)
+
+    def row(self, *labels: str) -> Row:
+        """The histogram of these labels, for who notes in it again and again. It is shown once something is in it."""
+        row = self._rows.get(labels)
+        if row is None:
+            row = self._rows[labels] = Row(self._bounds)
+        return row
 
     def note(self, seconds: float, *labels: str) -> None:
         """Note one duration under these labels."""
-        row = self._rows.get(labels)
-        if row is None:
-            row = self._rows[labels] = _Row(len(self._bounds) + 1)
-        row.counts[bisect_left(self._bounds, seconds)] += 1
-        row.sum += seconds
+        self.row(*labels).note(seconds)
 
     def keep(self, label: str, values: Collection[str]) -> None:
         """Forget the rows whose `label` has none of these values: what it names is gone for good."""
@@ -85,15 +91,22 @@ class Times(Collector):
             for name, count in zip(names, row.counts, strict=True):
                 total += count
                 buckets.append((name, float(total)))
-            family.add_metric(labels, buckets, row.sum)
+            if total:
+                family.add_metric(labels, buckets, row.sum)
         yield family
 
 
-class _Row:
+class Row:
     """One histogram: how many fell into each bucket, and the sum of all."""
 
-    __slots__ = ("counts", "sum")
+    __slots__ = ("_bounds", "counts", "sum")
 
-    def __init__(self, size: int) -> None:
-        self.counts = [0] * size
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
+
+    def note(self, seconds: float) -> None:
+        """Note one duration."""
+        self.counts[bisect_left(self._bounds, seconds)] += 1
+        self.sum += seconds
