@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from headrace.errors import Fault
 from headrace.model import AnswerForm, CacheResult, Ending
-from headrace.runtime.relay import AnswerHead, Relay
+from headrace.runtime.relay import AnswerHead, Relay, Seat
 from headrace.wire.frames import Frame
 
 HEAD = AnswerHead("gpu-1", "m", 1, 0.25, AnswerForm.STREAM, CacheResult.MISS)
@@ -23,6 +23,7 @@ class Caller:
         self.endings: list[tuple[Ending, Fault | None]] = []
         self.on_write: Callable[[], None] | None = None
         self.resume: Callable[[], None] = lambda: None
+        self.seat: Seat
 
     def begin(self, head: AnswerHead) -> None:
         assert not self.got, "begin comes before the first write"
@@ -81,5 +82,6 @@ def opened(*, keep: bool = False, keep_bytes: int = 1 << 20, lag_frames: int = 2
 
 def join(relay: Relay, caller: Caller, cache: CacheResult = CacheResult.MISS) -> Caller:
     """Attaches a caller."""
-    caller.resume = relay.attach(caller, cache)
+    caller.seat = relay.attach(caller, cache)
+    caller.resume = caller.seat.resume
     return caller

@@ -18,7 +18,7 @@ def test_a_lone_reader_gets_each_frame_in_the_same_call() -> None:
     for number, frame in enumerate(frames(0, 5), start=1):
         relay.feed(frame)
         assert len(caller.got) == number
-    relay.end(caller, Ending.ANSWERED, None)
+    caller.seat.end(Ending.ANSWERED, None)
     assert caller.endings == [(Ending.ANSWERED, None)]
     assert caller.heads == [HEAD]
 
@@ -53,7 +53,7 @@ def test_a_slow_lone_reader_pauses_the_source() -> None:
     for frame in frames(0, 4):
         relay.feed(frame)
     assert tap.calls == ["pause"]
-    relay.end(caller, Ending.ANSWERED, None)
+    caller.seat.end(Ending.ANSWERED, None)
     assert not caller.endings
     caller.take(None)
     assert caller.got == [b"0", b"1", b"2", b"3"]
@@ -119,11 +119,11 @@ def test_a_reader_that_leaves_while_it_pauses_the_source_lets_it_go_on() -> None
     for frame in frames(0, 4):
         relay.feed(frame)
     assert tap.paused()
-    relay.detach(slow)
-    relay.detach(slow)
+    slow.seat.leave()
+    slow.seat.leave()
     assert not tap.paused()
     relay.feed(Frame(b"4"))
-    relay.end(slow, Ending.ANSWERED, None)
+    slow.seat.end(Ending.ANSWERED, None)
     assert slow.got == [b"0"]
     assert not slow.endings
     assert len(fast.got) == 5
@@ -135,7 +135,7 @@ def test_an_ended_reader_gets_no_later_frames_and_holds_up_nobody() -> None:
     fast, slow = join(relay, Caller()), join(relay, Caller(room=1))
     relay.feed(Frame(b"0"))
     relay.feed(Frame(b"1"))
-    relay.end(slow, Ending.DEADLINE_EXPIRED, stream_incomplete())
+    slow.seat.end(Ending.DEADLINE_EXPIRED, stream_incomplete())
     for frame in frames(2, 20):
         relay.feed(frame)
     assert not tap.paused()
@@ -149,8 +149,8 @@ def test_a_refused_reader_is_told_without_a_beginning() -> None:
     """A request that failed before any byte gets its end and nothing else."""
     relay = Relay(keep=False, on_sealed=lambda: None)
     caller = join(relay, Caller())
-    relay.end(caller, Ending.NO_INSTANCE, stream_incomplete())
-    relay.end(caller, Ending.ANSWERED, None)
+    caller.seat.end(Ending.NO_INSTANCE, stream_incomplete())
+    caller.seat.end(Ending.ANSWERED, None)
     assert not caller.heads
     assert caller.endings == [(Ending.NO_INSTANCE, stream_incomplete())]
 
@@ -178,7 +178,7 @@ def test_a_reader_may_leave_from_its_own_write(keep: bool) -> None:
     """A write that finds the caller gone detaches its reader; nothing more is written."""
     relay, tap, _ = opened(keep=keep)
     caller = join(relay, Caller(room=1))
-    caller.on_write = lambda: relay.detach(caller)
+    caller.on_write = caller.seat.leave
     relay.feed(Frame(b"0"))
     relay.feed(Frame(b"1"))
     assert caller.got == [b"0"]
@@ -206,7 +206,7 @@ def test_feeding_and_ending_from_a_write_keeps_the_order(keep: bool) -> None:
     def more() -> None:
         caller.on_write = None
         relay.feed(Frame(b"1"))
-        relay.end(caller, Ending.ANSWERED, None)
+        caller.seat.end(Ending.ANSWERED, None)
 
     caller.on_write = more
     relay.feed(Frame(b"0"))

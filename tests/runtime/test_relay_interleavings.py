@@ -52,7 +52,7 @@ class Interleavings(RuleBasedStateMachine):
     def detach(self, data: st.DataObject) -> None:
         caller = data.draw(st.sampled_from(self.live))
         self.live.remove(caller)
-        self.relay.detach(caller)
+        caller.seat.leave()
         self.left.append((caller, len(caller.got)))
 
     @precondition(lambda self: self.live)
@@ -61,14 +61,14 @@ class Interleavings(RuleBasedStateMachine):
         caller = data.draw(st.sampled_from(self.live))
         self.live.remove(caller)
         self.ended.append((caller, len(self.fed)))
-        self.relay.end(caller, Ending.ANSWERED, None)
+        caller.seat.end(Ending.ANSWERED, None)
 
     @precondition(lambda self: self.ended)
     @rule(data=st.data())
     def detach_after_end(self, data: st.DataObject) -> None:
         caller, _ = data.draw(st.sampled_from(self.ended))
         told = len(caller.endings)
-        self.relay.detach(caller)
+        caller.seat.leave()
         caller.take(None)
         assert len(caller.endings) == told
         self.ended = [entry for entry in self.ended if entry[0] is not caller]

@@ -25,8 +25,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from headrace.errors import Fault
 from headrace.model import AnswerForm, CacheResult, Ending
@@ -36,8 +38,7 @@ KEEP_BYTES = 4 * 1024 * 1024
 LAG_FRAMES = 256
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerHead:
+class AnswerHead(msgspec.Struct, frozen=True, gc=False):
     """What is known of an answer when it begins; the server makes its response headers of it.
 
     `waited` is the time in the queue in seconds; `cache` is the reader's own: the same answer is a MISS for the one who
@@ -88,6 +89,21 @@ class Relay:
     `keep`: hold everything for late joiners and the cache, up to `keep_bytes`; past it `on_sealed` is called once.
     """
 
+    __slots__ = (
+        "_end",
+        "_frames",
+        "_keep",
+        "_keep_bytes",
+        "_lag_frames",
+        "_lagging",
+        "_on_sealed",
+        "_paused",
+        "_seats",
+        "_size",
+        "_source",
+        "head",
+    )
+
     def __init__(
         self,
         *,
@@ -100,13 +116,16 @@ class Relay:
         self._keep_bytes = keep_bytes
         self._lag_frames = lag_frames
         self._on_sealed = on_sealed
-        self._head: AnswerHead | None = None
+        self.head: AnswerHead | None = None
+        """What readers are told before their first byte, as soon as the attempt is known that answers."""
         self._source: Source | None = None
-        self._paused = False
-        self._lagging = False
-        self._log = _Log()
-        self._seats: dict[int, _Seat] = {}
-        self._leaving: dict[int, _Seat] = {}
+        self._paused = self._lagging = False
+        self._frames: list[Frame] = []
+        """The log: the last frames until number `_end`, which the next one will have."""
+        self._end = self._size = 0
+        """`_size`: bytes in the log."""
+        self._seats: list[Seat] = []
+        """Of those who were not told to end."""
 
     @property
     def source(self) -> Source | None:
@@ -122,240 +141,226 @@ class Relay:
     @property
     def kept(self) -> tuple[Frame, ...] | None:
         """Every frame so far; None when nothing is kept or the answer grew past the bound."""
-        return tuple(self._log.frames) if self._keep else None
+        return tuple(self._frames) if self._keep else None
 
     @property
     def sealed(self) -> bool:
         """The beginning of the answer is gone: nobody can be attached any more."""
-        return not self._keep and self._log.end > 0
-
-    @property
-    def readers(self) -> int:
-        """How many readers are attached and were not told to end."""
-        return len(self._seats)
+        return not self._keep and self._end > 0
 
     def open(self, head: AnswerHead) -> None:
-        """The winning attempt is known: what readers are told before their first byte."""
-        self._head = head
+        """The winning attempt is known."""
+        self.head = head
 
     def feed(self, frame: Frame) -> None:
         """Pushes a frame to every reader.
 
         Raises RuntimeError when the relay was not opened before.
         """
-        if self._head is None:
+        if self.head is None:
             raise RuntimeError("a relay is opened before it is fed")
-        if len(self._seats) == 1:
-            (seat,) = self._seats.values()
-            up_to_date = seat.at == self._log.end if self._keep else not self._log.frames
-            if up_to_date and not (seat.behind or seat.busy):
+        seats = self._seats
+        if len(seats) == 1:
+            seat = seats[0]
+            if seat.at == self._end and not (seat.behind or seat.busy):
                 self._hand_over(seat, frame)
                 return
         self._append(frame)
-        for seat in tuple(self._seats.values()):
-            self._pump(seat)
-        self._settle()
+        for seat in tuple(seats):
+            seat.pump()
+        self.settle()
 
-    def attach(self, reader: Reader, cache: CacheResult) -> Callable[[], None]:
+    def attach(self, reader: Reader, cache: CacheResult) -> Seat:
         """Gives a reader everything kept so far, then each frame as it comes.
 
-        Returns what the reader calls when it can take more. Raises RuntimeError when the beginning is gone: the caller
-        must not join a sealed call.
+        Returns its seat. Raises RuntimeError when the beginning is gone: the caller must not join a sealed call.
         """
         if self.sealed:
             raise RuntimeError("the beginning of this answer is no longer kept")
-        seat = _Seat(reader, cache, joined=self._log.end)
-        self._seats[id(reader)] = seat
-        if self._log.end:
-            self._pump(seat)
-            self._settle()
+        seat = Seat(self, reader, cache, joined=self._end)
+        self._seats.append(seat)
+        if self._end:
+            try:
+                seat.pump()
+            except BaseException:
+                self.leave(seat)  # nobody will ever hold it
+                raise
+            finally:
+                self.settle()
+        return seat
 
-        def resume() -> None:
-            self._resume(seat)
+    # ------------------------------------------------------------------ for seats
 
-        return resume
+    def since(self, number: int) -> list[Frame]:
+        """The frames from `number` on."""
+        return self._frames[number - self._end :] if number < self._end else []
 
-    def detach(self, reader: Reader) -> None:
-        """The caller left: nothing is written or told to it any more. Harmless when it is not attached."""
-        seat = self._seats.pop(id(reader), None) or self._leaving.pop(id(reader), None)
-        if seat is not None:
-            seat.gone = True
-            self._settle()
+    def frame(self, number: int) -> Frame | None:
+        """Frame `number`; None: it has not come yet."""
+        return self._frames[number - self._end] if number < self._end else None
 
-    def end(self, reader: Reader, ending: Ending, fault: Fault | None) -> None:
-        """Tells a reader how its request ended, once it has taken what was fed until now. Later frames pass it by."""
-        seat = self._seats.pop(id(reader), None)
-        if seat is None:
-            return
-        if seat.at >= self._log.end and not seat.behind and not seat.busy:
-            # The usual case: it has everything.
-            seat.gone = True
-            reader.end(ending, fault)
-            self._settle()
-            return
-        seat.ending = (ending, fault)
-        seat.rest = deque(frame for frame in self._log.since(seat.at) if seat.wants(frame))
-        self._leaving[id(reader)] = seat
-        self._pump(seat)
-        self._settle()
+    def leave(self, seat: Seat) -> None:
+        """A seat gets no more frames. Harmless when it is not there any more."""
+        if seat in self._seats:
+            self._seats.remove(seat)
 
-    def _hand_over(self, seat: _Seat, frame: Frame) -> None:
+    def settle(self) -> None:
+        """Lets go of what everybody has, then tells the source to go on or to wait."""
+        seats, behind, lag, first = self._seats, 0, 0, self._end
+        for seat in seats:
+            first = min(first, seat.at)
+            if seat.behind:
+                behind += 1
+                lag = max(lag, self._end - max(seat.at, seat.joined))
+        if not self._keep and self._frames:
+            taken = self._frames[: len(self._frames) - (self._end - first)]
+            del self._frames[: len(taken)]
+            self._size -= sum([len(frame.data) for frame in taken])
+        held = 0 if self._keep else self._size
+        share = 2 if self._lagging else 1
+        self._lagging = behind > 0 and (lag * share >= self._lag_frames or held * share > self._keep_bytes)
+        paused = self._lagging or 0 < behind == len(seats)
+        if paused != self._paused:
+            self._paused = paused
+            if self._source is not None:
+                self._source.pause() if paused else self._source.resume()
+
+    # ------------------------------------------------------------------ inside
+
+    def _hand_over(self, seat: Seat, frame: Frame) -> None:
         """The short way of the usual case: one reader, which has everything until now."""
         if self._keep:
             self._append(frame)
         else:
-            self._log.skip()
-        seat.at = self._log.end
-        if seat.wants(frame):
-            seat.busy = True
-            try:
-                self._write(seat, frame.data)
-            finally:
-                seat.busy = False
-        held = seat.at != self._log.end if self._keep else self._log.frames
+            self._end += 1
+        seat.at = self._end
+        if not frame.usage_only or seat.reader.wants_usage:
+            seat.write(frame.data)
+        held = seat.at != self._end if self._keep else self._frames
         if held or seat.behind or seat.gone or seat.ending is not None:
-            self._pump(seat)
-            self._settle()
+            seat.pump()
+            self.settle()
 
     def _append(self, frame: Frame) -> None:
-        self._log.append(frame)
-        if self._keep and self._log.size > self._keep_bytes:
-            self._seal()
-
-    def _resume(self, seat: _Seat) -> None:
-        if seat.busy:
-            seat.nudged = True
-        elif seat.behind and not seat.gone:
-            seat.behind = False
-            self._pump(seat)
-            self._settle()
-
-    def _pump(self, seat: _Seat) -> None:
-        """Writes what the seat has not got yet, until it says enough; then its ending, when that is due.
-
-        A reader that calls back into the relay from its write finds its seat busy: the loop further up goes on.
-        """
-        if seat.busy:
-            return
-        seat.busy = True
-        try:
-            while not seat.behind and not seat.gone:
-                frame = self._next(seat)
-                if frame is None:
-                    break
-                if seat.wants(frame):
-                    self._write(seat, frame.data)
-        finally:
-            seat.busy = False
-        if seat.ending is not None and not seat.rest and not seat.gone:
-            seat.gone = True
-            self._leaving.pop(id(seat.reader), None)
-            seat.reader.end(*seat.ending)
-
-    def _next(self, seat: _Seat) -> Frame | None:
-        if seat.rest is not None:
-            return seat.rest.popleft() if seat.rest else None
-        if seat.at >= self._log.end:
-            return None
-        frame = self._log.at(seat.at)
-        seat.at += 1
-        return frame
-
-    def _write(self, seat: _Seat, data: bytes) -> None:
-        if not seat.begun:
-            seat.begun = True
-            assert self._head is not None
-            head = self._head
-            if head.cache is not seat.cache and head.cache is not CacheResult.HIT:
-                head = replace(head, cache=seat.cache)
-            seat.reader.begin(head)
-            if seat.gone:
-                return
-        seat.nudged = False
-        if not seat.reader.write(data) and not seat.nudged:
-            seat.behind = True
-
-    def _seal(self) -> None:
-        self._keep = False
-        self._on_sealed()
-
-    def _settle(self) -> None:
-        """Lets go of what everybody has, then tells the source to go on or to wait."""
-        behind = [seat for seat in self._seats.values() if seat.behind]
-        if not self._keep:
-            self._log.forget(min((seat.at for seat in self._seats.values()), default=self._log.end))
-        lag = max((self._log.end - max(seat.at, seat.joined) for seat in behind), default=0)
-        held = 0 if self._keep else self._log.size
-        share = 2 if self._lagging else 1
-        self._lagging = bool(behind) and (lag * share >= self._lag_frames or held * share > self._keep_bytes)
-        paused = self._lagging or (bool(behind) and len(behind) == len(self._seats))
-        if paused == self._paused:
-            return
-        self._paused = paused
-        if self._source is None:
-            return
-        if paused:
-            self._source.pause()
-        else:
-            self._source.resume()
+        self._frames.append(frame)
+        self._end += 1
+        self._size += len(frame.data)
+        if self._keep and self._size > self._keep_bytes:
+            self._keep = False
+            self._on_sealed()
 
 
-class _Seat:
-    """One reader's place: how far it is, and whether it wants more."""
+class Seat:
+    """One reader's place at a relay: how far it is, and whether it wants more. Whoever attached the reader holds it."""
 
-    __slots__ = ("at", "begun", "behind", "busy", "cache", "ending", "gone", "joined", "nudged", "reader", "rest")
+    __slots__ = (
+        "at",
+        "begun",
+        "behind",
+        "busy",
+        "cache",
+        "ending",
+        "gone",
+        "joined",
+        "nudged",
+        "reader",
+        "relay",
+        "rest",
+    )
 
-    def __init__(self, reader: Reader, cache: CacheResult, joined: int) -> None:
+    def __init__(self, relay: Relay, reader: Reader, cache: CacheResult, joined: int) -> None:
+        self.relay = relay
         self.reader = reader
         self.cache = cache
         self.joined = joined
+        """How many frames had come before it."""
         self.at = 0
-        self.begun = False
-        self.behind = False
-        self.busy = False
-        self.nudged = False
-        self.gone = False
+        """The number of the next frame it gets."""
+        self.begun = self.behind = self.busy = self.nudged = self.gone = False
         self.ending: tuple[Ending, Fault | None] | None = None
         self.rest: deque[Frame] | None = None
+        """What it still gets before it is told its end."""
 
-    def wants(self, frame: Frame) -> bool:
-        return not frame.usage_only or self.reader.wants_usage
+    # ------------------------------------------------------------------ for whoever attached it
 
+    def resume(self) -> None:
+        """The reader can take more."""
+        if self.busy:
+            self.nudged = True
+        elif self.behind and not self.gone:
+            self.behind = False
+            self.pump()
+            self.relay.settle()
 
-class _Log:
-    """Frames by running number; the oldest can be forgotten. `size` is in bytes, of what has not been forgotten."""
+    def leave(self) -> None:
+        """The caller left: nothing is written or told to it any more. Harmless after its end."""
+        self.gone = True
+        self.relay.leave(self)
+        self.relay.settle()
 
-    __slots__ = ("_base", "frames", "size")
+    def end(self, ending: Ending, fault: Fault | None) -> None:
+        """Tells the reader how its request ended, once it has taken what was fed until now. Later frames pass it by.
 
-    def __init__(self) -> None:
-        self.frames: list[Frame] = []
-        self.size = 0
-        self._base = 0
-
-    @property
-    def end(self) -> int:
-        """The number the next frame will have."""
-        return self._base + len(self.frames)
-
-    def append(self, frame: Frame) -> None:
-        self.frames.append(frame)
-        self.size += len(frame.data)
-
-    def skip(self) -> None:
-        """A frame went by without being held; only while the log is empty."""
-        self._base += 1
-
-    def at(self, number: int) -> Frame:
-        return self.frames[number - self._base]
-
-    def since(self, number: int) -> list[Frame]:
-        return self.frames[number - self._base :]
-
-    def forget(self, number: int) -> None:
-        """Drops the frames before `number`."""
-        count = number - self._base
-        if count <= 0:
+        Harmless when it was told, or has left.
+        """
+        if self.gone or self.ending is not None:
             return
-        self.size -= sum(len(frame.data) for frame in self.frames[:count])
-        del self.frames[:count]
-        self._base = number
+        self.relay.leave(self)
+        due = self.relay.since(self.at)
+        if due or self.behind or self.busy:
+            self.ending, wants = (ending, fault), self.reader.wants_usage
+            self.rest = deque([frame for frame in due if wants or not frame.usage_only])
+            self.pump()
+        else:  # the usual case: it has everything
+            self.gone = True
+            self.reader.end(ending, fault)
+        self.relay.settle()
+
+    # ------------------------------------------------------------------ for the relay
+
+    def pump(self) -> None:
+        """Writes what the reader has not got yet, until it says enough; then its ending, when that is due.
+
+        A reader that calls back into the relay from its write finds its seat busy: the loop further up goes on.
+        """
+        if self.busy:
+            return
+        while not self.behind and not self.gone:
+            frame = self._next()
+            if frame is None:
+                break
+            if not frame.usage_only or self.reader.wants_usage:
+                self.write(frame.data)
+        if self.ending is not None and not self.rest and not self.gone:
+            self.gone = True
+            self.reader.end(*self.ending)
+
+    def write(self, data: bytes) -> None:
+        """Writes, after the beginning was told; notes whether the reader says enough."""
+        self.busy = True
+        try:
+            if not self.begun:
+                self.begun = True
+                self.reader.begin(self._head())
+                if self.gone:
+                    return
+            self.nudged = False
+            if not self.reader.write(data) and not self.nudged:
+                self.behind = True
+        finally:
+            self.busy = False
+
+    def _head(self) -> AnswerHead:
+        head = self.relay.head
+        assert head is not None, "a relay is opened before it is fed"
+        if head.cache is self.cache or head.cache is CacheResult.HIT:
+            return head
+        return replace(head, cache=self.cache)
+
+    def _next(self) -> Frame | None:
+        if self.rest is not None:
+            return self.rest.popleft() if self.rest else None
+        frame = self.relay.frame(self.at)
+        if frame is not None:
+            self.at += 1
+        return frame

@@ -8,18 +8,18 @@ from collections.abc import Callable
 from headrace.errors import Fault, internal_error
 from headrace.model import CacheResult, Cancelled, Ending, Event, Request
 from headrace.runtime.flight import Flight
-from headrace.runtime.relay import Reader
+from headrace.runtime.relay import Reader, Seat
 
 
 class Reply:
     """A request that was handed to the gateway; the caller's handle on it."""
 
-    __slots__ = ("_ended", "_reader", "_resume", "_step", "again", "broken", "flight", "request")
+    __slots__ = ("_ended", "_reader", "_seat", "_step", "again", "broken", "flight", "request")
 
     def __init__(self, step: Callable[[Event], None], request: Request, reader: Reader) -> None:
         self._step = step
         self._reader = reader
-        self._resume: Callable[[], None] | None = None
+        self._seat: Seat | None = None
         self._ended = False
         self.again = self.broken = False
         """It is to arrive once more when it is out of its call; it fell victim to a mistake of ours."""
@@ -33,8 +33,8 @@ class Reply:
 
     def cancel(self) -> None:
         """The caller has gone. Harmless after the end."""
-        if self.flight is not None:
-            self.flight.relay.detach(self._reader)
+        if self._seat is not None:
+            self._seat.leave()
         if not self._ended:  # by now another request may bear the same id
             self._step(Cancelled(self.request.id))
 
@@ -48,20 +48,20 @@ class Reply:
 
     def resume(self) -> None:
         """The caller can take more. Harmless when nothing waits."""
-        if self._resume is not None:
-            self._resume()
+        if self._seat is not None:
+            self._seat.resume()
 
     def board(self, flight: Flight, cache: CacheResult) -> None:
         """The request was accepted and rides on `flight`."""
         self.flight = flight
-        self._resume = flight.relay.attach(self._reader, cache)
+        self._seat = flight.relay.attach(self._reader, cache)
 
     def settle(self, ending: Ending, fault: Fault | None) -> None:
-        """The request's end. A caller who has gone is not attached any more, and so is told nothing."""
+        """The request's end. A caller who has left his seat is told nothing."""
         self._ended = True
         if self.broken:
             ending, fault = Ending.INFERENCE_FAILURE, internal_error()
-        if self.flight is None:
+        if self._seat is None:
             self._reader.end(ending, fault)
         else:
-            self.flight.relay.end(self._reader, ending, fault)
+            self._seat.end(ending, fault)
