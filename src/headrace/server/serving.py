@@ -36,6 +36,7 @@ FLUSH_GRACE = 5
 OVERTIME = 5
 """Seconds beyond its grace that the gateway gets to drain, and to close, before the process ends without it."""
 
+_MOST_SOCKETS = 1 << 20
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _log = structlog.get_logger("headrace.server")
 
@@ -213,6 +214,26 @@ def spare_the_collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
+def open_many_sockets() -> None:
+    """Let the process hold as many sockets as the system allows it, up to `_MOST_SOCKETS`.
+
+    A stream takes two of them, and what most systems grant at first, 1,024, is meant for programs that cannot do with
+    more: past it callers are cut off, and engines seem not to answer.
+    """
+    try:
+        import resource  # noqa: PLC0415 - there is none on Windows, nor such a limit
+    except ImportError:
+        return
+    granted, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_SOCKETS if most == resource.RLIM_INFINITY else min(most, _MOST_SOCKETS)
+    if granted == resource.RLIM_INFINITY or granted >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    except (OSError, ValueError) as refused:
+        _log.warning("the system grants no more sockets", granted=granted, reason=str(refused))
+
+
 def run(
     open_gateway: Callable[[], Awaitable[GatewayPort]],
     settings: ServerSettings,
@@ -226,6 +247,7 @@ def run(
     """
 
     async def main() -> None:
+        open_many_sockets()
         gateway = await open_gateway()
         spare_the_collector()
         await serve(gateway, settings, registry, listener, siblings)
