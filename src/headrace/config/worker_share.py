@@ -10,6 +10,7 @@ from __future__ import annotations
 from headrace.config.config import Config
 from headrace.config.instances import MOST_FOUND, InstanceSection
 from headrace.config.sections import LimitSection
+from headrace.core.parts import part_of
 
 
 def share(config: Config, worker: int, workers: int) -> Config:
@@ -50,12 +51,6 @@ def share(config: Config, worker: int, workers: int) -> Config:
             ),
         }
     )
-
-
-def part_of(total: int, worker: int, workers: int) -> int:
-    """The part of `total` that belongs to `worker`; all numbers congruent to it mean the same one."""
-    least, spare = divmod(total, workers)
-    return max(1, least + (worker % workers < spare))
 
 
 def crowded(config: Config, workers: int) -> tuple[str, ...]:

@@ -23,7 +23,8 @@ from dataclasses import replace
 import structlog
 from sqlalchemy import URL
 
-from headrace.model import Event, Instance, Learned, Recalled
+from headrace.core.parts import part
+from headrace.model import Event, Learned, Recalled
 from headrace.runtime.registry import Registered, Registry
 from headrace.runtime.stores import instance_table
 from headrace.runtime.stores.database import BROKEN, make_private, open_engine, told
@@ -146,7 +147,7 @@ class InstanceMemory:
             await instance_table.prepare(conn)
             kept = await instance_table.read(conn)
         self._prepared = True
-        rows = [(replace(entry, instance=_part(entry.instance, self._workers)), at) for entry, at in kept.registered]
+        rows = [(replace(entry, instance=part(entry.instance, self._workers - 1, self._workers)), at) for entry, at in kept.registered]
         self._registry.restore((entry for entry, _ in rows), kept.drained)
         self._rows = {entry.instance.id: (entry, at) for entry, at in rows}
         self._drained = kept.drained & {entry.instance.id for entry in self._registry.instances}
@@ -202,16 +203,6 @@ class InstanceMemory:
             note = _note(learned, address, now)
             if self._told.get(note.id, _NOTHING) != _gist(note):
                 yield note
-
-
-def _part(instance: Instance, workers: int) -> Instance:
-    """One worker's part of what `instance` can take, at least one request."""
-    window = instance.window_tokens
-    return replace(
-        instance,
-        max_concurrent=max(1, instance.max_concurrent // workers),
-        window_tokens=None if window is None else max(1, window // workers),
-    )
 
 
 def _note(learned: Learned, address: str, now: float) -> Note:

@@ -164,8 +164,11 @@ def _summed(series: Iterable[Sequence[float]]) -> list[float]:
 def _fairness(record: Record) -> dict[str, float]:
     start, group = int(record.scenario.warm_up), record.scenario.contenders
     rivals = [ledger for ledger in record.users.values() if not group or ledger.group == group]
+    got = [float(sum(weighted(ledger)[start:])) for ledger in rivals]
+    least = min(got, default=0.0)
     return {
-        "jain": evenness([sum(weighted(ledger)[start:]) for ledger in rivals]),
+        "jain": evenness(got),
+        "most_to_least": max(got) / least if least else float("nan"),
         "jain_gpu": evenness([sum(ledger.gpu[start:]) for ledger in rivals]),
         "service_difference": service_difference(rivals, start),
         "max_min": _max_min(record),

@@ -59,6 +59,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     title: str = ""
     duration: Positive = 120.0
     warm_up: Natural = 0.0
+    gateways: Count = 1
     machines: Annotated[tuple[MachineSpec, ...], msgspec.Meta(min_length=1)]
     clients: tuple[Client, ...] = ()
     targets: tuple[TargetSpec, ...] = ()
@@ -117,6 +118,7 @@ def _scenario(file: File, path: Path) -> Scenario:
         machines=machines,
         clients=file.clients,
         duration=file.duration,
+        gateways=file.gateways,
         warm_up=min(file.warm_up, file.duration),
         settings=Settings(
             queue=PATIENT, fairness=FairnessSettings(class_weights=weights, user_weights=file.user_weights)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 from typing import Protocol
 
+from headrace.core.parts import part
 from headrace.core.scheduler import Scheduler
 from headrace.core.settings import PolicyName
 from headrace.model import Decision, Event, Instance
@@ -38,9 +39,11 @@ class Headrace:
 
     poll: float | None = POLL_SECONDS
 
-    def __init__(self, scenario: Scenario, policy: PolicyName, random: Random, *, metrics: bool = True) -> None:
+    def __init__(
+        self, scenario: Scenario, policy: PolicyName, random: Random, *, metrics: bool = True, gateway: int = 0
+    ) -> None:
         settings = replace(scenario.settings, fairness=replace(scenario.settings.fairness, policy=policy))
-        self._scheduler = Scheduler(settings, instances_of(scenario), random)
+        self._scheduler = Scheduler(settings, instances_of(scenario, gateway, scenario.gateways), random)
         self.poll = POLL_SECONDS if metrics else None
 
     def handle(self, event: Event, now: float) -> list[Decision]:
@@ -52,17 +55,22 @@ class Headrace:
         return {view.id: view.max_concurrent for view in self._scheduler.snapshot(now).instances}
 
 
-def instances_of(scenario: Scenario) -> list[Instance]:
-    """The machines as the scheduler knows them: the un-started window is one and a half step budgets.
+def instances_of(scenario: Scenario, gateway: int = 0, gateways: int = 1) -> list[Instance]:
+    """The machines as the scheduler of one of so many gateways knows them.
 
-    Where a machine names no limit, it is found, up to what the engine takes at once.
+    The un-started window is one and a half step budgets; the spare places go to different gateways. Where a machine
+    names no limit, it is found, up to what the engine takes at once.
     """
     return [
-        Instance(
-            id=machine.name,
-            max_concurrent=machine.limit or machine.profile.max_seqs,
-            adaptive=machine.limit is None,
-            window_tokens=machine.window or int(_WINDOW * machine.profile.budget),
+        part(
+            Instance(
+                id=machine.name,
+                max_concurrent=machine.limit or machine.profile.max_seqs,
+                adaptive=machine.limit is None,
+                window_tokens=machine.window or int(_WINDOW * machine.profile.budget),
+            ),
+            gateway - number,
+            gateways,
         )
-        for machine in scenario.machines
+        for number, machine in enumerate(scenario.machines)
     ]

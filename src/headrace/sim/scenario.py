@@ -90,6 +90,8 @@ class Scenario:
     clients: tuple[Client, ...]
     duration: float
     """Seconds."""
+    gateways: int = 1
+    """So many gateways share the machines; the policies that are not headrace's are one in any case."""
     warm_up: float = 0.0
     """Requests that come before this are not measured."""
     settings: Settings = field(default_factory=lambda: Settings(queue=PATIENT))

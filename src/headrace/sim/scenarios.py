@@ -2,8 +2,8 @@
 
 S1 a flood against single requests; S2 four callers below and four above their share; S3 interactive against batch; S4
 long prompts against long answers; S5 conversations that share prefixes; S6 fast and slow machines; S7 a machine that
-refuses fast; S8 a bursty real trace; S9 how many requests in flight are best. Unless said otherwise a machine is an
-A100 with an 8B model.
+refuses fast; S8 a bursty real trace; S9 how many requests in flight are best; S10 several gateways before one machine.
+Unless said otherwise a machine is an A100 with an 8B model.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from headrace.sim.workload import (
 KNEE = 96
 """In-flight requests of S9's flood at which an A100 gives its full output rate: from there on only the pace
 suffers."""
+_GATEWAYS = 3
 SWEEP = (8, 32, 64, 96, 128)
 _PROMPT = Uniform(low=500, high=1500)
 _ANSWER = Exponential(mean=300, most=4000)
@@ -274,6 +275,34 @@ def _s9() -> Scenario:
     return replace(_flood("S9", None, targets), title="how many in flight", knee=KNEE)
 
 
+def _s10(name: str, title: str, gateways: int, doors: int | None, targets: tuple[Target, ...]) -> Scenario:
+    """Two users with the same flood; one enters through all gateways, the other through `doors` of them."""
+    flood = Client(name="wide", arrivals=Burst(count=1500), prompt=Fixed(tokens=1000), output=_ANSWER)
+    return Scenario(
+        name=name,
+        title=title,
+        machines=_one(KNEE),
+        gateways=gateways,
+        clients=(flood, msgspec.structs.replace(flood, name="narrow", gateways=doors)),
+        duration=120,
+        targets=targets,
+    )
+
+
+def _s10_parts() -> tuple[Scenario, ...]:
+    """What fixed parts cost: no throughput, and in fairness no more than the bound of `gateways`."""
+    uneven = Target(name="most_to_least", metric="most_to_least", limit=2 * _GATEWAYS - 1 + 0.25)
+    even = Target(name="most_to_least", metric="most_to_least", limit=1.05)
+    single = _s10("S10-single", "the same at one gateway", 1, None, (even,))
+    full = replace(_FULL_RATE, of=Reference("fair", instead=single))
+    title = f"{_GATEWAYS} gateways, one user at all of them, one at a single one"
+    return (
+        _s10("S10", title, _GATEWAYS, 1, (uneven, full)),
+        _s10("S10-spread", f"{_GATEWAYS} gateways, both users at all of them", _GATEWAYS, None, (even, full)),
+        single,
+    )
+
+
 def _built() -> dict[str, tuple[Scenario, ...]]:
     return {
         "S1": (_s1(),),
@@ -285,6 +314,7 @@ def _built() -> dict[str, tuple[Scenario, ...]]:
         "S7": (_s7(),),
         "S8": (_s8("S8", hint=False, heaviest=1.5), _s8("S8-hints", hint=True, heaviest=2.0)),
         "S9": (_s9(), *(_flood(f"S9-{limit}", limit, ()) for limit in SWEEP)),
+        "S10": _s10_parts(),
     }
 
 

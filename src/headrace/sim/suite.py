@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from statistics import median
 
 from headrace.core.settings import PolicyName
 from headrace.sim.baselines import Affinity, PassThrough, PollGate, RequestsPerMinute, in_turns
+from headrace.sim.gateways import Gateways
 from headrace.sim.measures import measure
 from headrace.sim.policy import Headrace, Policy, instances_of
 from headrace.sim.record import Record
@@ -17,10 +19,14 @@ from headrace.sim.world import World
 
 Maker = Callable[[Scenario, Random], Policy]
 
+
+def _headrace(name: PolicyName, scenario: Scenario, random: Random) -> Policy:
+    kind = Headrace if scenario.gateways == 1 else Gateways
+    return kind(scenario, name, random)
+
+
 POLICIES: Mapping[str, Maker] = {
-    "fair": lambda scenario, random: Headrace(scenario, PolicyName.FAIR, random),
-    "round_robin": lambda scenario, random: Headrace(scenario, PolicyName.ROUND_ROBIN, random),
-    "fifo": lambda scenario, random: Headrace(scenario, PolicyName.FIFO, random),
+    **{policy.value: partial(_headrace, policy) for policy in PolicyName},
     "pass_through": lambda scenario, _: PassThrough(instances_of(scenario)),
     "pass_through_rr": lambda scenario, _: PassThrough(instances_of(scenario), in_turns),
     "pass_through_affinity": lambda scenario, _: PassThrough(instances_of(scenario), Affinity(scenario.prefix_block)),

@@ -156,6 +156,8 @@ class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """`max_tokens`, where there is no hint."""
     deadline: Positive | None = None
     """Seconds after which the answer is worthless."""
+    gateways: Count | None = None
+    """Enters through so many of the scenario's gateways, by turns; null: through all of them."""
     retries: int = 0
     """How often the client itself tries again after 429 and 5xx, as the official clients do."""
 
