@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from time import thread_time
 
 import pytest
 
@@ -272,8 +273,9 @@ async def test_large_bodies_beside_a_stream() -> None:
 
 @pytest.mark.slow
 async def test_large_bodies_do_not_hold_up_the_loop() -> None:
-    """While bodies near the limit are read, parsed and sent on, the longest wait for `/health` stays short."""
-    loop, longest, over = asyncio.get_running_loop(), 0.0, False
+    """While bodies near the limit are read, parsed and sent on, little is done between a request for `/health` and its
+    answer: by the loop's own time, which does not count what else the machine has to do."""
+    longest, over = 0.0, False
 
     async with ScriptedEngine() as engine, front(engine) as gate:
 
@@ -281,14 +283,14 @@ async def test_large_bodies_do_not_hold_up_the_loop() -> None:
             nonlocal longest
             async with raw_caller(gate.client.url) as caller:
                 while not over:
-                    began = loop.time()
+                    began = thread_time()
                     caller.forget()
                     caller.get("/health")
                     await caller.answer()
-                    longest = max(longest, loop.time() - began)
+                    longest = max(longest, thread_time() - began)
 
         beat = asyncio.create_task(asks_health())
         await asyncio.gather(*(asked(gate.client.url, LARGE) for _ in range(8)))
         over = True
         await beat
-    assert longest < 0.5, "on a busy machine; alone it is a tenth of that"
+    assert longest < 0.5, "twice of what it takes, the callers' and the engine's part included"
