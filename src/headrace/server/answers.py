@@ -168,7 +168,7 @@ class AnswerWriter:
             self._open()
             self._exchange.finish(body)
         else:
-            answer_json(self._exchange, 200, body, [*self._known_headers(), *self._learned_headers()])
+            answer_json(self._exchange, 200, body, self._all_headers())
         self._close(ending, 200)
 
     def _translated(self) -> bytes:
@@ -186,14 +186,14 @@ class AnswerWriter:
             self._exchange.write(late_headers((name, header_value(value)) for name, value in self._learned_headers()))
             return
         self._opened = True
-        self._exchange.start(200, [*_STREAM_HEADERS, *self._known_headers(), *self._learned_headers()])
+        self._exchange.start(200, (*_STREAM_HEADERS, *self._all_headers()))
 
     def _fail(self, ending: Ending, fault: Fault) -> None:
         if self._opened:
             self._exchange.finish(error_frame(fault))
             self._close(ending, 200, fault.attempts)
         else:
-            headers = [*self._known_headers(), *self._learned_headers(), ("x-headrace-drop-reason", ending.value)]
+            headers = [*self._all_headers(), ("x-headrace-drop-reason", ending.value)]
             if self.head is None and fault.attempts:
                 headers.append(("x-headrace-attempts", str(fault.attempts)))
             refuse(self._exchange, fault, headers)
@@ -206,6 +206,9 @@ class AnswerWriter:
         self._collected.clear()
         self._closed(self)
         self.reply = None  # it leads back here, and what leads back waits for the garbage collector
+
+    def _all_headers(self) -> Sequence[tuple[str, str]]:
+        return (*self._known_headers(), *self._learned_headers())
 
     def _known_headers(self) -> Sequence[tuple[str, str]]:
         return (("x-request-id", self.request.id), ("x-headrace-class", self.request.flow.service_class))

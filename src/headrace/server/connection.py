@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import cast
 
 import httptools
@@ -55,6 +56,13 @@ _UNREADABLE = _last_words(
 )
 
 
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
 class Connections:
     """Makes the connections of one server, as uvicorn asks for them, and is what they share.
 
@@ -66,23 +74,26 @@ class Connections:
         self.loop = loop = asyncio.get_running_loop()
         self.heads = TimeLimit(loop, HEAD_TIMEOUT, Connection.cut)
         self.bodies = TimeLimit(loop, application.intake.settings.body_timeout, Connection.give_up_body)
-        self.idle = TimeLimit(loop, keep_alive, Connection.close)
+        self.idle = TimeLimit(loop, keep_alive, Connection.close_idle)
         self.lingering = TimeLimit(loop, LINGER, Connection.close)
         self._unsent: list[Unsent] = []
         self._preamble_of: Sequence[tuple[bytes, bytes]] = ()
-        self._preamble = ""
+        self._openings: dict[int, str] = {}
 
     def __call__(self, config: uvicorn.Config, server_state: ServerState, **_: object) -> Connection:
         """A new one. What else uvicorn gives its protocols is nothing to these."""
         return Connection(self, config, server_state)
 
-    def preamble(self, state: ServerState) -> str:
-        """The headers of every answer. uvicorn replaces its list of them once a second, for the date."""
-        headers = state.default_headers
-        if headers is not self._preamble_of:
-            self._preamble_of = headers
-            self._preamble = b"".join([b"%b: %b\r\n" % header for header in headers]).decode("latin-1")
-        return self._preamble
+    def opening(self, state: ServerState, status: int) -> str:
+        """What an answer of `status` begins with. uvicorn replaces its list of headers once a second, for the date."""
+        if state.default_headers is not self._preamble_of:
+            self._preamble_of = state.default_headers
+            self._openings.clear()
+        opening = self._openings.get(status)
+        if opening is None:
+            headers = b"".join([b"%b: %b\r\n" % header for header in self._preamble_of]).decode("latin-1")
+            opening = self._openings[status] = f"HTTP/1.1 {status} {_phrase(status)}\r\n{headers}"
+        return opening
 
     def flush_soon(self, exchange: Unsent) -> None:
         """Let `exchange` send what it has at the end of this turn of the loop; one callback does it for all."""
@@ -253,32 +264,34 @@ class Connection(asyncio.Protocol):
 
     @property
     def peer(self) -> str:
-        """See `direct.Line`."""
+        """See `turns.Line`."""
         address = get_remote_addr(self.transport)
         return address[0] if address else ""
 
-    @property
-    def preamble(self) -> str:
-        """See `direct.Line`."""
-        return self._shared.preamble(self._state)
+    def opening(self, status: int) -> str:
+        """See `turns.Line`."""
+        return self._shared.opening(self._state, status)
 
     def flush_soon(self, exchange: Unsent) -> None:
-        """See `direct.Line`."""
+        """See `turns.Line`."""
         self._shared.flush_soon(exchange)
 
     def answered(self) -> None:
-        """See `direct.Line`: the next in line, or wait for more."""
+        """See `turns.Line`: the next in line, or wait for more."""
         self._current = None
         self._state.total_requests += 1
-        if self._advancing or self.transport.is_closing():
+        if self._advancing:
             return
-        self._advance()
-        if self._paused and not self._waiting:
+        if self._waiting:
+            self._advance()
+        else:
+            self._watch()
+        if self._paused and not self._waiting and not self.transport.is_closing():
             self._paused = False
             self.transport.resume_reading()
 
     def linger(self) -> None:
-        """See `direct.Line`."""
+        """See `turns.Line`."""
         self._be_under(self._shared.lingering)
 
     # ------------------------------------------------------------------ the server's and the limits' side
@@ -294,6 +307,12 @@ class Connection(asyncio.Protocol):
         """Enough: what was written still goes out."""
         self._limit = None
         self.transport.close()
+
+    def close_idle(self) -> None:
+        """Nothing was asked for a long time, or what was asked takes its time."""
+        self._limit = None
+        if self._current is None:
+            self.transport.close()
 
     def cut(self) -> None:
         """Enough, at once."""
@@ -339,13 +358,15 @@ class Connection(asyncio.Protocol):
             self._be_under(shared.idle if self._headers is None else shared.heads)
         elif self._reading is current and isinstance(current, DirectExchange):
             self._be_under(shared.bodies)
-        elif self._limit is not None:
+        elif self._limit is not shared.idle:  # that one goes on: to end it and to begin it anew would cost each request
             self._be_under(None)
 
     def _be_under(self, limit: TimeLimit[Connection] | None) -> None:
         """Be under this limit of time and no other. One it is under already goes on, but idleness begins anew."""
         before = self._limit
-        if limit is before and limit is not self._shared.idle:
+        if limit is before:
+            if limit is self._shared.idle:
+                limit.begin(self)
             return
         if before is not None:
             before.end(self)

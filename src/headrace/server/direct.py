@@ -9,8 +9,6 @@ transport's own buffer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from http import HTTPStatus
 from typing import TypeAlias
 
 import structlog
@@ -159,12 +157,12 @@ class DirectExchange:
         if self._fault is not None:
             return
         self._size += len(data)
-        try:
-            self._hold.reserve(self._size)
-        except HeadraceError as error:
-            self.reject(error.fault)
-        else:
-            self._pending.append(data)
+        self._pending.append(data)
+        if self._size > self._hold.size:
+            try:
+                self._hold.reserve(self._size)
+            except HeadraceError as error:
+                self.reject(error.fault)
 
     def arrived(self) -> None:
         """The body is complete."""
@@ -267,7 +265,7 @@ class DirectExchange:
             headers = [(name, header_value(value)) for name, value in headers]
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers])
         close = "" if self._keep_alive else "connection: close\r\n"
-        return f"{_status_line(status)}{self._line.preamble}{lines}{framing}{close}\r\n".encode("latin-1")
+        return f"{self._line.opening(status)}{lines}{framing}{close}\r\n".encode("latin-1")
 
     def _drained(self) -> None:
         if self._full and not self._pending and not self._crowded:
@@ -304,12 +302,3 @@ class DirectExchange:
         if not self._keep_alive:
             self._line.transport.close()
         self._line.answered()
-
-
-@lru_cache(maxsize=64)
-def _status_line(status: int) -> str:
-    try:
-        phrase = HTTPStatus(status).phrase
-    except ValueError:
-        phrase = ""
-    return f"HTTP/1.1 {status} {phrase}\r\n"

@@ -30,8 +30,10 @@ class TimeLimit(Generic[_Subject]):
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, subject: _Subject) -> None:
-        """From now on the time of `subject` runs; it must not run already."""
-        self._due[subject] = self._loop.time() + self._seconds
+        """The time of `subject` runs from now on, anew if it ran already."""
+        due = self._due
+        due.pop(subject, None)  # a place of its own would keep its order
+        due[subject] = self._loop.time() + self._seconds
         if self._timer is None:
             self._timer = self._loop.call_later(self._seconds, self._look)
 

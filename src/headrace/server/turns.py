@@ -53,9 +53,8 @@ class Line(Protocol):
         """The caller's network address, or ""."""
         ...
 
-    @property
-    def preamble(self) -> str:
-        """The headers every answer of this server has."""
+    def opening(self, status: int) -> str:
+        """The status line, and the headers every answer of this server has."""
         ...
 
     def flush_soon(self, exchange: Unsent) -> None:
