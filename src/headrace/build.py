@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Self
 
@@ -12,25 +12,23 @@ from prometheus_client import CollectorRegistry, Gauge
 from headrace.config import Config
 from headrace.core.scaling import Action, Advice, Demand, evaluate
 from headrace.core.scheduler import Scheduler
-from headrace.core.weighing import Weighing
-from headrace.model import Engine, Event, Flow, Instance, Request, Snapshot
+from headrace.model import Engine, Instance
 from headrace.runtime.attempts import HttpBackend
 from headrace.runtime.backend import Backend, Timeouts
 from headrace.runtime.client import new_client
 from headrace.runtime.demand import DemandMeter
 from headrace.runtime.gateway import Gateway
+from headrace.runtime.gauges import Gauges
 from headrace.runtime.instance_memory import InstanceMemory
 from headrace.runtime.journal import Journal
 from headrace.runtime.latencies import Latencies
 from headrace.runtime.letter_keeping import LetterKeeping
 from headrace.runtime.letter_metrics import LetterMetrics
-from headrace.runtime.observe import Gauges, Metrics
+from headrace.runtime.observe import Metrics
 from headrace.runtime.probes import Prober, ProbeSettings
 from headrace.runtime.registry import Registry
-from headrace.runtime.relay import Reader
 from headrace.runtime.replay_view import message
 from headrace.runtime.replays import Replays
-from headrace.runtime.reply import Reply
 from headrace.runtime.resending import Resender
 from headrace.runtime.scraping import Scraper, ScrapeSettings
 from headrace.runtime.spending import Spending
@@ -71,13 +69,13 @@ class Headrace:
             dead_letters=self.dead_letters,
             keeping=config.letters_kept(),
         )
+        gateway = self.gateway  # what callers ask of it goes there without a detour through this
+        self.open, self.cancel, self.step = gateway.open, gateway.cancel, gateway.step
+        self.positions, self.places, self.weighs_prefix = gateway.positions, gateway.places, gateway.weighs_prefix
+        self.snapshot, self.weigh_up = gateway.snapshot, gateway.weigh_up
         self._scaling, self._journal = config.scaling.settings(), journal
         self.latencies, self._demand = Latencies(), DemandMeter(self.gateway.load, self._scaling.window)
         self._observe(config, registry, instances)
-        shown = config.metrics.users
-        registry.register(
-            Gauges(self.gateway.snapshot, self.dead_letters, self.stages, lambda: self._upstream.replays, shown)
-        )
         self.replays, self._keeping = self._letter_parts(config, registry)
         self._prober, self._scraper = self._watchers(config, random)
         self._polls = config.metrics.enabled
@@ -87,8 +85,9 @@ class Headrace:
         self._memory = self._instance_memory(config, registry)
 
     def _observe(self, config: Config, registry: CollectorRegistry, instances: Sequence[Instance]) -> None:
-        """Let everything that counts see every step."""
-        observe = self.gateway.observe
+        """Let everything that counts see every step, and what is held be seen at a scrape."""
+        observe, replays = self.gateway.observe, lambda: self._upstream.replays
+        registry.register(Gauges(self.snapshot, self.dead_letters, self.stages, replays, config.metrics.users))
         observe(Metrics(registry, exact_models(instances), config.models))
         prices = config.scheduler_settings().fairness.money
         if prices:
@@ -163,14 +162,6 @@ class Headrace:
         """The scheduler's clock."""
         return self.gateway.now
 
-    def step(self, event: Event) -> None:
-        """Tell the scheduler something; see `Gateway.step`."""
-        self.gateway.step(event)
-
-    def weigh_up(self, request: Request) -> Weighing | None:
-        """How `request` would be placed now; see `Gateway.weigh_up`."""
-        return self.gateway.weigh_up(request)
-
     def scaling(self) -> tuple[Advice, Demand]:
         """Whether more or fewer instances are needed, and what that rests on."""
         now = self.gateway.now
@@ -184,38 +175,14 @@ class Headrace:
         """Write the changes of the registry now, if they are kept; False: they could not be written."""
         return self._memory is None or await self._memory.flush()
 
-    def open(self, request: Request, reader: Reader) -> Reply:
-        """Take a request; see `Gateway.open`."""
-        return self.gateway.open(request, reader)
-
-    def snapshot(self) -> Snapshot:
-        """What the scheduler holds now."""
-        return self.gateway.snapshot()
-
     @property
     def exchanges(self) -> int:
         """Exchanges with engines that have not ended, health checks apart."""
         return self._upstream.running
 
-    def positions(self, flow: Flow) -> Sequence[tuple[str, int, float]]:
-        """Where the waiting requests of the flow's user stand."""
-        return self.gateway.positions(flow)
-
-    def places(self) -> Mapping[str, tuple[int, float]]:
-        """Where everything that waits stands."""
-        return self.gateway.places()
-
-    def weighs_prefix(self, model: str) -> bool:
-        """Whether it matters for `model` who has read a prompt before."""
-        return self.gateway.weighs_prefix(model)
-
-    def cancel(self, request_id: str, flow: Flow) -> bool:
-        """End a request of the flow's user; see `Gateway.cancel`."""
-        return self.gateway.cancel(request_id, flow)
-
     def stages(self) -> Iterable[tuple[str, int, int]]:
         """Depth and capacity of each stage that can hold something here."""
-        snapshot = self.gateway.snapshot()
+        snapshot = self.snapshot()
         most = sum(view.max_concurrent for view in snapshot.instances)
         yield "queue", snapshot.queued, snapshot.queue_size
         yield "inference", snapshot.running, most

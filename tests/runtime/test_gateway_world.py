@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
@@ -20,6 +20,7 @@ _HISTORIES = st.lists(st.one_of(st.integers(0, 8 * 3 * 5 * 3 * 3 * 64), st.just(
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(_HISTORIES, st.sampled_from(list(Strategy)), st.sampled_from(list(PolicyName)))
+@example([0, 11960, 0, 0, 11960, -1], Strategy.FAIR_LOAD, PolicyName.FAIR)  # one ends while it is being broken off
 def test_every_order_can_be_carried_out(
     caplog: pytest.LogCaptureFixture, history: list[int], strategy: Strategy, policy: PolicyName
 ) -> None:

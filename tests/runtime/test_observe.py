@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.core.settings import RecoverySettings, Settings
 from headrace.model import AnswerForm, Cause, Flow, Instance, Outcome, Reconfigured, ServedModel, ServiceClass, Usage
-from headrace.runtime.observe import Gauges, Metrics
+from headrace.runtime.gauges import Gauges
+from headrace.runtime.observe import Metrics
 from headrace.testing import on_virtual_time
 from tests.runtime.engines import DOWN, OK, Attempt, Bench
 from tests.runtime.virtual import later

@@ -69,8 +69,8 @@ class Flight:
         self.call = call
         self._step = step
         self._request = request
-        self._ports: dict[int, _Port] = {}
-        """The running attempts by number."""
+        self._ports: list[_Port] = []
+        """The running attempts."""
         self.answering: _Port | None = None
         """The attempt that has begun to answer."""
         self._part: Continuation | None = None
@@ -83,7 +83,8 @@ class Flight:
         self.ending_since: float | None = None
         """Since when the end of an attempt is being told, on the clock of `perf_counter`; None: it is not."""
         self.usage: Usage | None = None
-        self.relay = Relay(keep=request.fingerprint is not None, on_sealed=partial(sealed, call))
+        keeps = request.fingerprint is not None
+        self.relay = Relay(keep=keeps, on_sealed=partial(sealed, call) if keeps else _nothing_kept)
 
     def send(self, dispatch: Dispatch, backend: Backend) -> None:
         """Start an attempt. It may be over before this returns."""
@@ -93,7 +94,8 @@ class Flight:
         if dispatch.resumes and isinstance(payload, OpenAICall):
             payload = replace(payload, continuation=self._part)
             dispatch = replace(dispatch, request=replace(dispatch.request, payload=payload))
-        port = self._ports[dispatch.attempt] = _Port(self._step, self, dispatch)
+        port = _Port(self._step, self, dispatch)
+        self._ports.append(port)
         since = perf_counter()
         try:
             running = backend.start(dispatch, port)
@@ -112,29 +114,33 @@ class Flight:
 
     def abort(self, attempt: int) -> None:
         """Close a running attempt; one that has just ended is fine."""
-        port = self._ports.get(attempt)
-        if port is not None:
-            running = port.running
-            self.land(port)
-            if running is not None:
-                running.abort()
+        for port in self._ports:
+            if port.attempt == attempt:
+                running = port.running
+                self.land(port)
+                if running is not None:
+                    running.abort()
+                return
 
     def begin(self, port: _Port) -> bool:
         """An attempt has content: whether it is the one that answers. Readers pace that one from now on."""
         if self.answering is None:
             self.answering = port
             self.instance = port.instance
-            self.relay.source = port.running
+            if len(self._ports) > 1:
+                self.relay.source = port.running
         return self.answering is port
 
     def land(self, port: _Port) -> None:
         """An attempt is over: nothing of it counts any more. One that is left alone is paced by the readers."""
         port.over = True
         port.running = None  # which leads back here, and what leads back waits for the garbage collector
-        self._ports.pop(port.attempt, None)
-        if self.answering in (None, port):
+        ports = self._ports
+        if port in ports:
+            ports.remove(port)
+        if self.answering is None or self.answering is port:
             self.answering = None
-            self.relay.source = next((other.running for other in self._ports.values()), None)
+            self.relay.source = ports[0].running if ports else None
 
     def judged(self, outcome: Outcome) -> Outcome:
         """The outcome of an attempt that failed, saying whether its answer can be taken up again."""
@@ -164,29 +170,25 @@ class Flight:
         return Answer(form=request.form, frames=frames, usage=self.usage, model=request.model, instance=self.instance)
 
 
+def _nothing_kept() -> None:
+    """Nobody could join the call anyway."""
+
+
 class _Port:
     """Where one attempt delivers. Once the attempt is over, whatever it still says changes nothing."""
 
-    __slots__ = ("_dispatch", "_flight", "_step", "_transcript", "over", "running")
+    __slots__ = ("_dispatch", "_flight", "_step", "_transcript", "attempt", "instance", "over", "running")
 
     def __init__(self, step: Callable[[Event], None], flight: Flight, dispatch: Dispatch) -> None:
         self._step = step
         self._flight = flight
         self._dispatch = dispatch
         self._transcript = flight.transcript if dispatch.instance.resume else None
+        self.attempt = dispatch.attempt
+        self.instance = dispatch.instance.id
         self.over = False
         self.running: Running | None = None
         """What it delivers for, once that was started."""
-
-    @property
-    def attempt(self) -> int:
-        """Its number."""
-        return self._dispatch.attempt
-
-    @property
-    def instance(self) -> str:
-        """Where it runs."""
-        return self._dispatch.instance.id
 
     def started(self) -> None:
         """The first content is here: the attempt is the one that answers, unless another one has begun before."""
@@ -196,21 +198,12 @@ class _Port:
             self.over = True  # its abort is on the way
             return
         dispatch = self._dispatch
-        if dispatch.resumes:
-            # The readers have long begun; who joins them is told what they were.
-            self._step(Started(dispatch.call, dispatch.attempt))
-            return
-        head = AnswerHead(
-            dispatch.instance.id,
-            dispatch.upstream_model,
-            dispatch.attempt,
-            dispatch.waited,
-            dispatch.request.form,
-            CacheResult.MISS,
-        )
-        self._flight.relay.open(head)
-        if dispatch.request.form is AnswerForm.STREAM:  # a whole answer's end follows at once and says as much
-            self._step(Started(dispatch.call, dispatch.attempt))
+        form = dispatch.request.form
+        if not dispatch.resumes:  # else the readers have long begun; who joins them is told what they were
+            model, waited = dispatch.upstream_model, dispatch.waited
+            self._flight.relay.open(AnswerHead(self.instance, model, self.attempt, waited, form, CacheResult.MISS))
+        if dispatch.resumes or form is AnswerForm.STREAM:  # a whole answer's end follows at once and says as much
+            self._step(Started(self._flight.call, self.attempt))
 
     def feed(self, frame: Frame) -> None:
         """Bytes for the callers."""
@@ -222,7 +215,7 @@ class _Port:
     def progressed(self, tokens: int) -> None:
         """So many more tokens."""
         if not self.over:
-            self._step(Progressed(self._dispatch.call, self._dispatch.attempt, tokens))
+            self._step(Progressed(self._flight.call, self.attempt, tokens))
 
     def finished(self, outcome: Outcome) -> None:
         """The attempt's end."""
@@ -233,8 +226,8 @@ class _Port:
         flight.ending_since = perf_counter()
         if outcome.cause is not Cause.OK:
             outcome = flight.judged(outcome)
-        if flight.answering in (None, self):
+        if flight.answering is None or flight.answering is self:
             flight.usage = outcome.usage
         flight.land(self)
-        self._step(Finished(self._dispatch.call, self._dispatch.attempt, outcome))
+        self._step(Finished(flight.call, self.attempt, outcome))
         flight.ending_since = None

@@ -206,18 +206,19 @@ class Gateway:
     def step(self, event: Event) -> None:
         """Take a fact, decide, carry out. Facts that come up meanwhile are taken next, in order."""
         facts = self._facts
-        facts.append(event)
         if self._stepping:
+            facts.append(event)
             return
         self._stepping = True
         try:
+            self._take(event)
             while facts:
-                fact, now = facts.popleft(), self._now()
-                self._carry_out(self._decide(fact, now), now)
+                self._take(facts.popleft())
         finally:
             self._stepping = False
 
-    def _decide(self, fact: Event, now: float) -> Sequence[Decision]:
+    def _take(self, fact: Event) -> None:
+        now = self._now()
         decisions: Sequence[Decision]
         try:
             decisions = self._scheduler.handle(fact, now)
@@ -225,51 +226,47 @@ class Gateway:
             _log.exception("%s could not be decided on", type(fact).__name__)
             decisions = self._scheduler.orders
             self._forsake(fact, decisions, now)
-        if not decisions and isinstance(fact, Cancelled):
+        if not decisions and type(fact) is Cancelled:
             decisions = self._stranded(fact.ticket)
         for observer in self._observers:
             try:
                 observer(fact, decisions, now)
             except Exception:  # noqa: BLE001 - the observer's outer edge: nobody waits for what it counts
                 _log.exception("%s could not be observed", type(fact).__name__)
-        return decisions
-
-    def _carry_out(self, decisions: Sequence[Decision], now: float) -> None:
         for decision in decisions:
             try:
-                self._perform(decision, now)
+                self._carry_out(decision, now)
             except Exception:  # noqa: BLE001 - the order's outer edge: those of others are carried out all the same
                 _log.exception("%s could not be carried out", type(decision).__name__)
                 self._take_back(decision)
 
-    def _perform(self, decision: Decision, now: float) -> None:
-        match decision:
-            case Dispatch():
-                flight = self._flights[decision.call]
-                flight.send(decision, self._backend(decision.instance))
-            case Settle():
-                self._settle(decision)
-            case Join():
-                self._join(decision)
-            case WakeAt(when):
-                self._wake_at(when, now)
-            case Abort(call, attempt):
-                self._flights[call].abort(attempt)
-            case LookUp(call, fingerprint):
-                self._look_up(call, fingerprint, now)
-            case Remember(call, fingerprint):
-                self._remember(call, fingerprint, now)
-            case Bury(letter):
-                self._bury(letter, now)
-            case _:
-                assert_never(decision)
+    def _carry_out(self, decision: Decision, now: float) -> None:
+        # By type, the most frequent first: a class pattern that does not match costs four times as much.
+        if type(decision) is Settle:
+            self._settle(decision)
+        elif type(decision) is Dispatch:
+            self._flights[decision.call].send(decision, self._backend(decision.instance))
+        elif type(decision) is Join:
+            self._join(decision)
+        elif type(decision) is WakeAt:
+            self._wake_at(decision.when, now)
+        elif type(decision) is Abort:
+            self._flights[decision.call].abort(decision.attempt)
+        elif type(decision) is LookUp:
+            self._look_up(decision.call, decision.fingerprint, now)
+        elif type(decision) is Remember:
+            self._remember(decision.call, decision.fingerprint, now)
+        elif type(decision) is Bury:
+            self._bury(decision.letter, now)
+        else:
+            assert_never(decision)
 
     def _join(self, decision: Join) -> None:
         reply = self._replies[decision.ticket]
         flight = self._flights.get(decision.call)
         if flight is None:
             flight = self._flights[decision.call] = Flight(decision.call, self.step, reply.request, self._sealed)
-        if flight.relay.sealed:
+        elif flight.relay.sealed:
             # Its beginning went while the order to join was under way: the request comes anew and finds no such call.
             reply.again = True
             self._facts.extendleft((Cancelled(decision.ticket), Sealed(decision.call)))
