@@ -8,8 +8,8 @@ refused here is what would hurt if it went on: texts that parsers disagree about
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NoReturn, Required, TypedDict, cast
+from collections.abc import Callable, Container, Mapping
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Required, TypedDict, cast
 
 import msgspec
 
@@ -23,14 +23,6 @@ if TYPE_CHECKING:
 MODEL_NAME_LIMIT = 256
 """Most characters of a model's name."""
 
-_PROMPTS = {
-    "chat": frozenset({"messages", "functions", "tools"}),
-    "completions": frozenset({"prompt", "suffix"}),
-    "embeddings": frozenset({"input", "messages"}),
-}
-"""The endpoints, and the fields that make up the prompt."""
-
-_REFUSED = frozenset({"api_base", "api_key", "base_url"})
 _HARMLESS = frozenset({"stream", "stream_options", "user", "metadata", "priority"})
 """Fields that do not change the answer's words."""
 
@@ -70,32 +62,35 @@ def parse(endpoint: str, body: bytes) -> OpenAICall:
             a wrong type or value; `fault.param` names the field.
         ValueError: there is no such endpoint.
     """
-    if endpoint not in _PROMPTS:
+    kind = _ENDPOINTS.get(endpoint)
+    if kind is None:
         raise ValueError(f"no such endpoint: {endpoint}")
-    fields, prompt_tokens = _read(endpoint, body)
-    if not _REFUSED.isdisjoint(fields):
-        name = min(_REFUSED & fields.keys())
-        _refuse(f"'{name}' cannot be chosen by a request. Remove it.", name)
+    fields, prompt_tokens = _read(body, kind.prompt)
+    checks = kind.checks
     for name, value in fields.items():
-        if name in _CHECKS and value is not None:
-            _CHECKS[name](value, name)
-    _check_presence(endpoint, fields)
+        if name in checks:
+            checks[name](value, name)
+    if "model" not in fields:
+        _miss("model")
+    if kind.needed is not None and kind.needed not in fields and "messages" not in fields:
+        _miss(kind.needed)
     checked = cast("_Checked", fields)
     stream, vectors = checked.get("stream") is True, endpoint == "embeddings"
     if stream and vectors:
         _refuse("Embeddings cannot be streamed. Remove 'stream'.", "stream")
-    cap = checked.get("max_completion_tokens")
+    cap, priority = checked.get("max_completion_tokens"), checked.get("priority")
     return OpenAICall(
         endpoint,
         checked["model"],
         stream,
         stream and _include_usage(fields),
         checked.get("max_tokens") if cap is None else cap,
-        vectors or _temperature(fields) == 0,
+        vectors or checked.get("temperature") == 0,
         checked.get("user"),
         prompt_tokens,
         body,
-        _priority(fields),
+        # No part of OpenAI's API: what is no whole number belongs to an engine that knows it.
+        priority if type(priority) is int else None,
     )
 
 
@@ -120,7 +115,11 @@ def _refuse(message: str, param: str | None = None) -> NoReturn:
     raise InvalidRequest(invalid_request(message, param=param))
 
 
-def _read(endpoint: str, body: bytes) -> tuple[JsonObject, int]:
+def _miss(name: str) -> NoReturn:
+    _refuse(f"'{name}' is missing.{' GET /v1/models lists the models.' if name == 'model' else ''}", name)
+
+
+def _read(body: bytes, prompt_fields: Container[str]) -> tuple[JsonObject, int]:
     """The body's fields, and how long its prompt is in tokens."""
     if not body or body.isspace():
         _refuse("The body is empty. Send a JSON object.")
@@ -132,7 +131,7 @@ def _read(endpoint: str, body: bytes) -> tuple[JsonObject, int]:
         _refuse(f"The body is not valid JSON: {_reason(error)}.")
     if not isinstance(fields, dict):
         _refuse("The body must be a JSON object.")
-    depth, keys, text, tokens = measure(fields, _PROMPTS[endpoint])
+    depth, keys, text, tokens = measure(fields, prompt_fields)
     if depth > DEPTH_LIMIT:
         _refuse_depth()
     if repeats_a_key(body, keys) and (name := repeated_key(body)) is not None:
@@ -153,16 +152,20 @@ def _reason(error: Exception) -> str:
 
 
 class _Checked(TypedDict, total=False):
-    """The fields after `_CHECKS`."""
+    """The fields after the checks."""
 
     model: Required[str]
     stream: bool | None
     max_tokens: int | None
     max_completion_tokens: int | None
+    temperature: float | None
     user: str | None
+    priority: object
 
 
 def _model(value: JsonValue, name: str) -> None:
+    if value is None:
+        _miss(name)
     if not isinstance(value, str) or not value or value.isspace():
         _refuse(f"'{name}' must be the name of a model.", name)
     if len(value) > MODEL_NAME_LIMIT:
@@ -170,18 +173,65 @@ def _model(value: JsonValue, name: str) -> None:
 
 
 def _flag(value: JsonValue, name: str) -> None:
-    if not isinstance(value, bool):
+    if value is not None and not isinstance(value, bool):
         _refuse(f"'{name}' must be true or false.", name)
 
 
 def _text(value: JsonValue, name: str) -> None:
-    if not isinstance(value, str):
+    if value is not None and not isinstance(value, str):
         _refuse(f"'{name}' must be a string.", name)
 
 
 def _count(value: JsonValue, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31):
         _refuse(f"'{name}' must be a whole number from 1 to 2147483647.", name)
+
+
+def _temperature(value: JsonValue, name: str) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
+        _refuse(f"'{name}' must be a number of at least 0.", name)
+
+
+def _messages(value: JsonValue, name: str) -> None:
+    if value is None:
+        _miss(name)
+    if not isinstance(value, list) or not value:
+        _refuse(f"'{name}' must be a list with at least one message.", name)
+    for position, message in enumerate(value):
+        if not isinstance(message, dict):
+            _refuse(f"Message {position} must be an object.", f"{name}[{position}]")
+        if not isinstance(message.get("role"), str):
+            _refuse(f"Message {position} must have a 'role'.", f"{name}[{position}].role")
+
+
+def _text_or_list(value: JsonValue, name: str) -> None:
+    if value is None:
+        _miss(name)
+    if not isinstance(value, str | list):
+        _refuse(f"'{name}' must be a string or a list.", name)
+
+
+def _no_choice(_: JsonValue, name: str) -> None:
+    _refuse(f"'{name}' cannot be chosen by a request. Remove it.", name)
+
+
+def _include_usage(fields: JsonObject) -> bool:
+    options = fields.get("stream_options")
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        _refuse("'stream_options' must be an object.", "stream_options")
+    _flag(value := options.get("include_usage"), "stream_options.include_usage")
+    return value is True
+
+
+class _Endpoint(NamedTuple):
+    prompt: frozenset[str]
+    """The fields that make up the prompt."""
+    needed: str | None
+    """The field besides the model that no request is without, unless it has messages."""
+    checks: Mapping[str, Callable[[JsonValue, str], None]]
+    """What fields must be that are given."""
 
 
 _CHECKS: Mapping[str, Callable[[JsonValue, str], None]] = {
@@ -191,62 +241,24 @@ _CHECKS: Mapping[str, Callable[[JsonValue, str], None]] = {
     "max_completion_tokens": _count,
     "n": _count,
     "user": _text,
+    "api_base": _no_choice,
+    "api_key": _no_choice,
+    "base_url": _no_choice,
 }
-"""What the fields of every request must be where they are given."""
-
-
-def _priority(fields: JsonObject) -> int | None:
-    """The field is no part of OpenAI's API: what is no whole number belongs to an engine that knows it."""
-    value = fields.get("priority")
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _include_usage(fields: JsonObject) -> bool:
-    options = fields.get("stream_options")
-    if options is None:
-        return False
-    if not isinstance(options, dict):
-        _refuse("'stream_options' must be an object.", "stream_options")
-    value = options.get("include_usage")
-    if value is not None:
-        _flag(value, "stream_options.include_usage")
-    return value is True
-
-
-def _temperature(fields: JsonObject) -> float | None:
-    value = fields.get("temperature")
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        _refuse("'temperature' must be a number of at least 0.", "temperature")
-    return value
-
-
-def _check_presence(endpoint: str, fields: JsonObject) -> None:
-    if fields.get("model") is None:
-        _refuse("'model' is missing. GET /v1/models lists the models.", "model")
-    if endpoint == "chat":
-        _check_messages(fields.get("messages"))
-    elif endpoint == "completions":
-        _check_text_or_list(fields.get("prompt", ""), "prompt")
-    elif "messages" not in fields:
-        _check_text_or_list(fields.get("input"), "input")
-
-
-def _check_messages(messages: JsonValue) -> None:
-    if messages is None:
-        _refuse("'messages' is missing.", "messages")
-    if not isinstance(messages, list) or not messages:
-        _refuse("'messages' must be a list with at least one message.", "messages")
-    for position, message in enumerate(messages):
-        if not isinstance(message, dict):
-            _refuse(f"Message {position} must be an object.", f"messages[{position}]")
-        if not isinstance(message.get("role"), str):
-            _refuse(f"Message {position} must have a 'role'.", f"messages[{position}].role")
-
-
-def _check_text_or_list(value: JsonValue, name: str) -> None:
-    if value is None:
-        _refuse(f"'{name}' is missing.", name)
-    if not isinstance(value, str | list):
-        _refuse(f"'{name}' must be a string or a list.", name)
+_ENDPOINTS = {
+    "chat": _Endpoint(
+        frozenset({"messages", "functions", "tools"}),
+        "messages",
+        {**_CHECKS, "messages": _messages, "temperature": _temperature},
+    ),
+    "completions": _Endpoint(
+        frozenset({"prompt", "suffix"}),
+        None,
+        {**_CHECKS, "prompt": _text_or_list, "temperature": _temperature},
+    ),
+    "embeddings": _Endpoint(
+        frozenset({"input", "messages"}),
+        "input",
+        {**_CHECKS, "input": _text_or_list},
+    ),
+}

@@ -7,7 +7,7 @@ than counting characters. Pictures, sound and files are counted flat, not by the
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from headrace.wire.json_text import JsonObject, JsonValue
 
@@ -16,6 +16,9 @@ ATTACHMENT_TOKENS = 600
 
 _ATTACHMENTS = frozenset({"image_url", "input_image", "input_audio", "audio_url", "video_url", "file", "input_file"})
 _NUMBERS = frozenset({int, float})
+
+
+_Nest: TypeAlias = "JsonObject | list[JsonValue]"
 
 
 class PromptSize(NamedTuple):
@@ -36,42 +39,44 @@ def measure(body: JsonObject, prompt_fields: Container[str]) -> PromptSize:
 
     `prompt_fields` are the fields whose text is the prompt.
     """
-    prompt: list[JsonValue] = []
-    others: list[JsonValue] = []
+    depth, keys, text, tokens = 1, len(body), 0, 0
+    prompt: list[_Nest] = []
+    others: list[_Nest] = []
     for name, value in body.items():
-        (prompt if name in prompt_fields else others).append(value)
-    depth, keys, text, tokens = 0, len(body), 0, 0
-    nested = True
-    while nested:
+        if type(value) is dict or type(value) is list:
+            (prompt if name in prompt_fields else others).append(value)
+        elif type(value) is str and name in prompt_fields:
+            text += _size(value)
+    while prompt or others:
         depth += 1
-        nested = False
-        inner: list[JsonValue] = []
-        outer: list[JsonValue] = []
-        for value in prompt:
-            if isinstance(value, str):
-                text += len(value) if value.isascii() else len(value.encode())
-            elif isinstance(value, dict):
-                nested = True
-                keys += len(value)
-                attached = _attaches(value)
-                tokens += ATTACHMENT_TOKENS if attached else 0
-                (outer if attached else inner).extend(value.values())
-            elif isinstance(value, list):
-                nested = True
-                if _is_numbers(value):
-                    tokens += len(value)
-                else:
-                    inner.extend(value)
-        for value in others:
-            if isinstance(value, dict):
-                nested = True
-                keys += len(value)
-                outer.extend(value.values())
-            elif isinstance(value, list):
-                nested = True
-                outer.extend(value)
+        inner: list[_Nest] = []
+        outer: list[_Nest] = []
+        for nest in prompt:
+            if isinstance(nest, dict):
+                if _attaches(nest):
+                    tokens += ATTACHMENT_TOKENS
+                    others.append(nest)
+                    continue
+                keys += len(nest)
+            elif _is_numbers(nest):
+                tokens += len(nest)
+                continue
+            for value in nest.values() if isinstance(nest, dict) else nest:
+                if type(value) is str:
+                    text += _size(value)
+                elif type(value) is dict or type(value) is list:
+                    inner.append(value)
+        for nest in others:
+            if isinstance(nest, dict):
+                keys += len(nest)
+            values = nest.values() if isinstance(nest, dict) else nest
+            outer += [value for value in values if type(value) is dict or type(value) is list]
         prompt, others = inner, outer
     return PromptSize(depth, keys, text, tokens)
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _attaches(part: JsonObject) -> bool:
