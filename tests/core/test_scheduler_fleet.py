@@ -111,6 +111,41 @@ def test_an_instance_that_no_longer_serves_the_model_gets_none_of_it() -> None:
     assert stage.do(3.0, done("r2")) == ["settle r2 answered", "dispatch r3 #1 b"]
 
 
+def _down(name: str) -> Probed:
+    """A check that leaves no doubt."""
+    return Probed(name, healthy=False, definite=True)
+
+
+def test_who_waits_for_an_instance_that_stays_down_is_told() -> None:
+    """Bound to it he has nobody else to wait for: told like all are when every instance is down, after the time of a
+    restart; who may go elsewhere waits on, and so does he whose instance comes back in time."""
+    stage = Stage(engine("a"), engine("b"), engine("c"))
+    for number in range(3):
+        stage.do(0.0, arrive(f"runs{number}"))
+    for name in "ab":
+        stage.do(0.0, arrive(f"for {name}", only=name))
+    stage.do(0.0, arrive("for any"))
+    for at, name in ((1.0, "a"), (1.0, "b"), (8.0, "a")):
+        assert stage.do(at, _down(name)) == []
+    stage.do(8.0, Probed("b", healthy=True))
+    assert stage.do(11.0, _down("a"))[0] == "settle for a no_instance"
+    assert stage.do(30.0, _down("b")) == []
+    assert stage.scheduler.snapshot(30.0).queued == 2
+
+
+def test_when_every_instance_stays_down_who_waits_is_told() -> None:
+    """No check is needed to find out that the time is over; one who comes meanwhile is told at the door."""
+    stage = Stage(engine("a"), engine("b"))
+    for number in range(4):
+        stage.do(0.0, arrive(f"r{number}"))
+    stage.do(1.0, _down("a"))
+    stage.do(5.0, _down("b"))
+    stage.wait(14.9)
+    assert [stage.ending(f"r{number}") for number in (2, 3)] == [None, None]
+    stage.wait(15.0)
+    assert [stage.ending(f"r{number}") for number in (2, 3)] == [Ending.NO_INSTANCE] * 2
+
+
 def test_when_no_instance_serves_the_model_any_more_who_waits_is_told() -> None:
     """Queued, looking and waiting for a retry: all told at once; the running one may finish, but is not retried."""
     stage = Stage(engine("a", 2))

@@ -6,6 +6,7 @@ A place at an instance is taken in `_dispatch` and given back in `release`, what
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 
 from headrace.core.accounts import Accounts
 from headrace.core.adaptive import GUESTS
@@ -336,10 +337,9 @@ class Dispatcher:
                 at = state.opens_at(now)
                 if at is not None and at > now and (when is None or at < when):
                     when = at
-            lost = pool.lost_for(now)
-            if lost is not None and lost < self._settings.health.grace:
-                at = now + self._settings.health.grace - lost
-                when = at if when is None else min(when, at)
+            lost = max((state.down_since for state in pool.members), default=inf) + self._settings.health.grace
+            if now < lost < inf and (when is None or lost < when):
+                when = lost
         watch = self._watches.get(pool)
         if watch is not None:
             if watch[0] == when:

@@ -70,6 +70,7 @@ class InstanceState:
         "cooldown_since",
         "cooldown_status",
         "cooldown_until",
+        "down_since",
         "draining",
         "gate",
         "healthy",
@@ -93,6 +94,8 @@ class InstanceState:
             settings.breaker.threshold, settings.breaker.recovery, max_backoff=settings.breaker.max_backoff
         )
         self.healthy = True
+        self.down_since = inf
+        """Since when it has been down; infinite: it is not."""
         self.draining = False
         self._unhealthy_after = settings.health.unhealthy_after
         self.strikes = 0
@@ -270,10 +273,13 @@ class InstanceState:
             self.strikes = 0
             if not self.healthy:
                 self.healthy = True
+                self.down_since = inf
                 self.comes_back(now)
         elif not event.busy:
             self.strikes += self._unhealthy_after if event.definite else 1
-            self.healthy = self.healthy and self.strikes < self._unhealthy_after
+            if self.healthy and self.strikes >= self._unhealthy_after:
+                self.healthy = False
+                self.down_since = now
         return relented or before != self.healthy
 
     def reported(self, report: EngineReport | None, now: float) -> None:

@@ -48,7 +48,6 @@ class Pool:
         "first_tokens",
         "last_dispatch",
         "least",
-        "lost_at",
         "members",
         "rate",
         "tree",
@@ -72,8 +71,6 @@ class Pool:
         """When those who wait here were last sent to other models."""
         self.least = 1
         """None of the queued requests has fewer prompt tokens to read than this."""
-        self.lost_at: float | None = None
-        """Since when something waits here though every instance is down."""
         self._charged = 0.0
         self._charged_since = 0.0
 
@@ -96,19 +93,6 @@ class Pool:
             member is not state and member.instance.tier is tier and not member.ramping(now) and not member.shut(now)
             for member in self.members
         )
-
-    def lost_for(self, now: float) -> float | None:
-        """Seconds for which something has waited while every instance was down; None: nothing does, or one is up."""
-        if not self.tree.root.queued:
-            self.lost_at = None
-            return None
-        for member in self.members:
-            if member.healthy:
-                self.lost_at = None
-                return None
-        if self.lost_at is None:
-            self.lost_at = now
-        return now - self.lost_at
 
     def room(self, now: float) -> Room:
         """For whom some instance has room for the smallest of the queued requests."""

@@ -248,8 +248,11 @@ class Scheduler:
         match event:
             case Probed(instance):
                 state = self._fleet.states.get(instance)
-                if state is not None and state.probed(event, now):
-                    self._dispatcher.touch(state)
+                if state is not None:
+                    if state.probed(event, now):
+                        self._dispatcher.touch(state)
+                    if now - state.down_since >= self._settings.health.grace:
+                        self._forsake(now)
             case Reported(instance, report):
                 state = self._fleet.states.get(instance)
                 if state is not None:
@@ -321,7 +324,8 @@ class Scheduler:
                     pass
                 case Pool():
                     self._dispatcher.woke(subject)
-                    self._forsake(subject, now)
+                    if all(not state.healthy for state in subject.members):
+                        self._forsake(now)
         if self._drain_until is not None and now >= self._drain_until:
             for call in list(self._book.calls.values()):
                 self._endings.leave_all(call, Ending.SHUTTING_DOWN, errors.draining(), now)
@@ -368,13 +372,12 @@ class Scheduler:
                 self._displace(call, now)
         self._dispatcher.touch_all()
 
-    def _forsake(self, pool: Pool, now: float) -> None:
+    def _forsake(self, now: float) -> None:
         """Who waits for instances that have been down for longer than a restart may take need not wait longer."""
-        lost = pool.lost_for(now)
-        if lost is not None and lost >= self._settings.health.grace:
-            for call in list(self._book.calls.values()):
-                if call.pool is pool and call.state is State.QUEUED:
-                    self._displace(call, now)
+        since = now - self._settings.health.grace
+        for call in list(self._book.calls.values()):
+            if call.state is State.QUEUED and all(state.down_since <= since for state in call.choices):
+                self._displace(call, now)
 
     def _displace(self, call: Call, now: float) -> None:
         """No instance is left for a call that waits: it goes to another model, or its callers are told at once."""
