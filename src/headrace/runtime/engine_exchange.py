@@ -116,18 +116,34 @@ class EngineExchange:
     # ------------------------------------------------------------------ the link's side
 
     def heard(self, head: Head | None, data: bytes, ending: Ending | None) -> None:
-        """See `engine_link.Rider`."""
-        if ending is not None:
-            self._link = None
+        """See `engine_link.Rider`. Told in order, until the sink pauses; the rest is held back."""
         if head is not None:
             self._head = self._body = b""
-        if self._unpacker is not None or (head is not None and "content-encoding" in head[1]):
-            head, data, ending = self._unpacked(head, data, ending)
+        if ending is not None:
+            self._link = None
         if self._held is not None:
             earlier, before, _ = self._held
             self._held = (earlier or head, before + data, ending)
-        else:
-            self._tell(head, data, ending)
+            return
+        try:
+            if head is not None and not self._paused:
+                self._begin_answer(*head)
+                head = None
+            if not self._paused:
+                if self._unpacker is not None:
+                    data = self._unpacker.feed(data, ending == PROPERLY)
+                if data:
+                    self._sink.data(data)
+                    data = b""
+            if ending is not None and not self._paused:
+                self._end(*ending)
+        except UpstreamFailed as failed:
+            self._end_early(failed.failure, failed.detail)
+        except Exception:  # noqa: BLE001 - the outer edge: a sink's fault ends this attempt and nothing else
+            _log.exception("upstream_sink_failed")
+            self._end_early(Failure.PROTOCOL, "internal error")
+        if self._paused and not self._over and (head is not None or data or ending is not None):
+            self._held = (head, data, ending)
 
     def lost(self, failure: Failure, detail: str, answered: bool) -> None:
         """See `engine_link.Rider`."""
@@ -150,10 +166,10 @@ class EngineExchange:
                 link = await self._links.connect(self._place)
         except (OSError, ValueError) as error:
             failed = unconnected(error)
-            self._tell(None, b"", (failed.failure, failed.detail))
+            self.heard(None, b"", (failed.failure, failed.detail))
         except Exception:  # noqa: BLE001 - the task's outer edge
             _log.exception("upstream_connect_failed")
-            self._end_after_fault()
+            self._end_early(Failure.PROTOCOL, "internal error")
         else:
             self._link = link
             if self._paused:
@@ -162,60 +178,35 @@ class EngineExchange:
         finally:
             self.connecting = None
 
-    def _unpacked(
-        self, head: Head | None, data: bytes, ending: Ending | None
-    ) -> tuple[Head | None, bytes, Ending | None]:
-        """What a read brought, as it was before it was packed. What cannot be unpacked ends the call."""
-        try:
-            if head is not None:
-                self._unpacker = unpacker_for(head[1])
-                head = head[0], unwrapped(head[1])
-            if self._unpacker is not None:
-                data = self._unpacker.feed(data, ending == PROPERLY)
-        except UpstreamFailed as failed:
-            if self._link is not None:
-                self._link.abort()
-                self._link = None
-            return head, b"", (failed.failure, failed.detail)
-        return head, data, ending
+    def _begin_answer(self, status: int, headers: Mapping[str, str]) -> None:
+        """Raises UpstreamFailed if the body cannot be unpacked."""
+        if "content-encoding" not in headers:
+            self._sink.head(status, headers)
+        else:
+            self._sink.head(status, unwrapped(headers))
+            self._unpacker = unpacker_for(headers)
 
     def _deliver(self) -> None:
         """The sink takes more: what was held back for it."""
         if self._held is not None and not self._paused:
             held, self._held = self._held, None
-            self._tell(*held)
-
-    def _tell(self, head: Head | None, data: bytes, ending: Ending | None) -> None:
-        """Tell the sink, in order, until it pauses; the rest is held back. One that has let go hears nothing more."""
-        try:
-            if head is not None and not self._paused:
-                self._sink.head(*head)
-                head = None
-            if data and not self._paused:
-                self._sink.data(data)
-                data = b""
-            if ending is not None and not self._paused:
-                self._end(*ending)
-                return
-        except Exception:  # noqa: BLE001 - the outer edge: a sink's fault ends this attempt and nothing else
-            _log.exception("upstream_sink_failed")
-            self._end_after_fault()
-            return
-        if self._paused and not self._over:
-            self._held = (head, data, ending) if head is not None or data or ending is not None else None
+            self.heard(*held)
 
     def _end(self, failure: Failure | None, detail: str) -> None:
-        sink = self._sink
-        self._let_go()
+        sink, self._sink = self._sink, _NOBODY
+        self._over = True
+        self._group.discard(self)
         sink.end(failure, detail)
 
-    def _end_after_fault(self) -> None:
-        """The sink raised: it is told the end all the same, so that its attempt does not hang."""
+    def _end_early(self, failure: Failure, detail: str) -> None:
+        """Tell the end, although more may come; a sink that raised is told, too, so that its attempt does not hang."""
         if self._over:
             return
+        sink = self._sink
+        self._let_go()
         try:
-            self._end(Failure.PROTOCOL, "internal error")
-        except Exception:  # noqa: BLE001 - the same edge
+            sink.end(failure, detail)
+        except Exception:  # noqa: BLE001 - the outer edge, as in `heard`
             _log.exception("upstream_sink_failed_again")
 
     def _let_go(self) -> None:

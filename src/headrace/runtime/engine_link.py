@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Protocol
 
 import httptools
@@ -83,6 +84,9 @@ class Link(asyncio.Protocol):
     transport: asyncio.Transport
     on_body: Callable[[bytes], None]
     """The parser's: a piece of the body. It goes straight to the others."""
+    _told: bool
+    _complete: bool
+    _head_size: int
     _headers: dict[str, str]
 
     def __init__(self, owner: Owner, place: object, loop: asyncio.AbstractEventLoop) -> None:
@@ -158,14 +162,19 @@ class Link(asyncio.Protocol):
         pieces = self._pieces
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
+        head = ending = None
         if not self._told:
             self._head_size += len(data)
-            broken = self._tell_head(rider, body) or broken
-        elif self._complete:
+            if self._status >= 200:
+                self._told = True
+                head, self._headers = (self._status, self._headers), {}
+            elif self._head_size > HEAD:
+                broken = True
+        if self._complete:
+            ending = PROPERLY
             self._free()
-            rider.heard(None, body, PROPERLY)
-        elif body:
-            rider.heard(None, body, None)
+        if body or head is not None or ending is not None:
+            rider.heard(head, body, ending)
         if broken and self._rider is rider:
             self.abort()
             rider.lost(Failure.PROTOCOL, "not an HTTP answer, or a header too large", True)
@@ -206,7 +215,7 @@ class Link(asyncio.Protocol):
         if len(name) + len(value) > HEADER_LINE or self._count >= HEADERS:
             raise ValueError("larger than a head may be")
         self._count += 1
-        key, text = name.decode("latin-1").lower(), value.decode("utf-8", "surrogateescape")
+        key, text = _key(name), value.decode("utf-8", "surrogateescape")
         self._headers[key] = f"{self._headers[key]}, {text}" if key in self._headers else text
 
     def on_headers_complete(self) -> None:
@@ -231,19 +240,6 @@ class Link(asyncio.Protocol):
         self._head_size = self._count = self._status = 0
         self._headers = {}
 
-    def _tell_head(self, rider: Rider, body: bytes) -> bool:
-        """Tell the head, if it is complete, and what came with it. True: it is larger than a head may be."""
-        if self._status < 200:
-            return self._head_size > HEAD
-        self._told = True
-        head, self._headers = (self._status, self._headers), {}
-        if self._complete:
-            self._free()
-            rider.heard(head, body, PROPERLY)
-        else:
-            rider.heard(head, body, None)
-        return False
-
     def _free(self) -> None:
         """The answer is complete: whoever comes next may have the link, unless something is left over on it."""
         self._rider = None
@@ -260,3 +256,9 @@ class Link(asyncio.Protocol):
         while self._rest is not None and not self._crowded:
             part, self._rest = self._rest[:ONE_WRITE], self._rest[ONE_WRITE:] or None
             self.transport.write(part)
+
+
+@lru_cache(maxsize=256)
+def _key(name: bytes) -> str:
+    """A header's name in lower case. Engines use the same few in every answer."""
+    return name.decode("latin-1").lower()
