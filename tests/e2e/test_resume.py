@@ -10,6 +10,7 @@ from typing import Any
 
 import openai
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.runtime.stores import LetterFilter
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, Step, steps
@@ -187,6 +188,25 @@ async def test_whatever_breaks_a_stream_it_goes_on(ends: Step, cause: str) -> No
         assert f'headrace_retries_total{{cause="{cause}"}} 1.0' in metrics
         assert 'headrace_resumed_requests_total{ending="answered"} 1.0' in metrics
         assert gate.instance("b").reliability == 1.0
+
+
+@pytest.mark.parametrize(("part", "ending"), [(1.0, "answered"), (0.5, "stream_broken")])
+@virtually
+async def test_the_log_names_who_answered_at_last(part: float, ending: str) -> None:
+    """The request's line has the instance that went on and all attempts; also where it broke off again."""
+
+    async def rest(conn: ScriptedConnection) -> None:
+        engine = Half("vllm", "another", model="m")
+        rest = engine.rest(engine.asked(json.loads(conn.request.body)))
+        await conn.head(200, SSE)
+        await conn.send(rest[: int(part * len(rest))])
+        await conn.end()
+
+    with capture_logs() as lines:
+        async with before(first_half("vllm", up_to("你"), steps.cut()), rest, routing={"max_resumes": 1}) as (gate, _):
+            await ask(gate)
+    (line,) = [line for line in lines if line["event"] == "request"]
+    assert (line["instance"], line["attempts"], line["ending"]) == ("b", 2, ending)
 
 
 @virtually

@@ -110,6 +110,7 @@ class FakeReply:
         self.reader = reader
         self.cancelled = 0
         self.resumed = 0
+        self.went_on: tuple[str, int] | None = None
         self._gateway = gateway
 
     def cancel(self) -> None:

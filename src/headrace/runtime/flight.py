@@ -61,6 +61,7 @@ class Flight:
         "sending",
         "transcript",
         "usage",
+        "went_on",
     )
 
     def __init__(
@@ -73,6 +74,8 @@ class Flight:
         """The running attempts."""
         self.answering: _Port | None = None
         """The attempt that has begun to answer."""
+        self.went_on: tuple[str, int] | None = None
+        """The instance that took up an answer which had broken off, and the number of its attempt."""
         self._part: Continuation | None = None
         self.transcript: Transcript | None = None
         """Of an answer that could be taken up again; None: of this one nothing is kept for that."""
@@ -199,7 +202,9 @@ class _Port:
             return
         dispatch = self._dispatch
         form = dispatch.request.form
-        if not dispatch.resumes:  # else the readers have long begun; who joins them is told what they were
+        if dispatch.resumes:  # the readers have long begun; who joins them is told what they were
+            self._flight.went_on = self.instance, self.attempt
+        else:
             model, waited = dispatch.upstream_model, dispatch.waited
             self._flight.relay.open(AnswerHead(self.instance, model, self.attempt, waited, form, CacheResult.MISS))
         if dispatch.resumes or form is AnswerForm.STREAM:  # a whole answer's end follows at once and says as much

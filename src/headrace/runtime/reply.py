@@ -31,6 +31,11 @@ class Reply:
         """The request's id, which is new among the living."""
         return self.request.id
 
+    @property
+    def went_on(self) -> tuple[str, int] | None:
+        """Who answers at last where an answer broke off and was taken up again: the instance, the attempt's number."""
+        return None if self.flight is None else self.flight.went_on
+
     def cancel(self) -> None:
         """The caller has gone. Harmless after the end."""
         if self._seat is not None:

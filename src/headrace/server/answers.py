@@ -202,7 +202,7 @@ class AnswerWriter:
     def _close(self, ending: Ending, status: int, attempts: int = 0) -> None:
         self.over = True
         self.ending, self.status = ending, status
-        self.attempts = attempts if self.head is None else self.head.attempts
+        self.attempts = attempts or (0 if self.head is None else self.head.attempts)
         self._collected.clear()
         self._closed(self)
         self.reply = None  # it leads back here, and what leads back waits for the garbage collector

@@ -16,6 +16,11 @@ from headrace.runtime.stores import DeadLetters
 class Reply(Protocol):
     """A request that was handed to the gateway."""
 
+    @property
+    def went_on(self) -> tuple[str, int] | None:
+        """The instance and the attempt that took up an answer which had broken off; None: it did not."""
+        ...
+
     def cancel(self) -> None:
         """The caller has gone. Harmless after the end."""
         ...

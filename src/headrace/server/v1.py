@@ -201,6 +201,10 @@ class DataPath:
 
     def _log_end(self, writer: AnswerWriter, head: AnswerHead | None) -> None:
         request = writer.request
+        instance, attempts = None if head is None else head.instance, writer.attempts
+        if writer.reply is not None and writer.reply.went_on is not None:
+            instance, last = writer.reply.went_on
+            attempts = max(attempts, last)
         self._log.info(
             "request",
             id=request.id,
@@ -210,6 +214,6 @@ class DataPath:
             ending=writer.ending.value,
             status=writer.status,
             ms=round((self._clock() - writer.arrived) * 1000, 1),
-            instance=head.instance if head is not None else None,
-            attempts=writer.attempts,
+            instance=instance,
+            attempts=attempts,
         )
