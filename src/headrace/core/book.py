@@ -34,6 +34,9 @@ _CLOSED = frozenset({Ending.ANSWERED, Ending.REJECTED, Ending.CANCELLED})
 _TURNED_AWAY = _CLOSED | {Ending.RATE_LIMITED, Ending.MODEL_NOT_FOUND, Ending.DRAINING}
 """The same at the door, where a limit and a closing house are told and nothing is kept."""
 
+_SIDES = {Ending.ANSWERED: "answered", Ending.CANCELLED: "cancelled"}
+"""The side of the balance accepted = answered + failed + cancelled that an accepted ticket ends on; others: failed."""
+
 _TOTALS = (
     "accepted",
     "refused",
@@ -145,7 +148,7 @@ class Book:
         if ticket.lease is not None:
             spent = usage.prompt + usage.completion if usage is not None else 0
             self.limiter.settle(ticket.lease, spent, now)
-        self.totals[_tally(ending)] += 1
+        self.totals[_SIDES.get(ending, "failed")] += 1
         attempts = len(call.records) + (1 if instance else 0)
         self.out.append(
             Settle(request.id, call.id, ending, fault, ticket.cache, usage, instance, attempts, call.resumes)
@@ -179,10 +182,3 @@ class Book:
             request=request, ending=ending, reason=reason, detail=detail, arrived=arrived, died=now, attempts=attempts
         )
         self.out.append(Bury(letter))
-
-
-def _tally(ending: Ending) -> str:
-    """The side of the balance accepted = answered + failed + cancelled that an accepted ticket ends on."""
-    if ending is Ending.CANCELLED:
-        return "cancelled"
-    return "answered" if ending is Ending.ANSWERED else "failed"

@@ -5,7 +5,6 @@ A place at an instance is taken in `_dispatch` and given back in `release`, what
 
 from __future__ import annotations
 
-from functools import partial
 from math import inf
 
 from headrace.core.accounts import Accounts
@@ -55,6 +54,8 @@ class Dispatcher:
         self.dirty: dict[Pool, None] = {}
         """Pools in which something may have become possible since the last pump."""
         self._watches: dict[Pool, tuple[float, Timer]] = {}
+        self._now = 0.0
+        """The time of the present pump."""
         self._passed: Call | None = None
         """The call that was asked about last and fitted nowhere."""
 
@@ -149,42 +150,55 @@ class Dispatcher:
         """An instance may take more than before."""
         for pool in state.pools:
             if pool.tree.root.queued:
+                pool.touch(state)
                 self.dirty[pool] = None
 
     def touch_all(self) -> None:
         """Any instance may take more than before."""
-        self.dirty.update(dict.fromkeys(self._fleet.pools()))
+        for pool in self._fleet.pools():
+            pool.room = None
+            self.dirty[pool] = None
 
     def woke(self, pool: Pool) -> None:
         """The time a pool was waiting for has come."""
         self._watches.pop(pool, None)
+        pool.room = None
         self.dirty[pool] = None
 
     # ------------------------------------------------------------------ the pump
 
     def pump(self, now: float) -> None:
         """Dispatch while anything fits; pools that were served longest ago go first."""
-        if not self.dirty:
-            return
         if self._fallbacks.any:
             self._turn_queued(now)
+        self._now = now
         pools = list(self.dirty)
         self.dirty.clear()
         if len(pools) > 1:
             pools.sort(key=lambda pool: pool.last_dispatch or 0.0)
         for pool in pools:
-            self._router.asks_again = None
-            fits = partial(self._choose, now)
-            while pool.tree.root.queued and (room := pool.room(now)) is not Room.NONE:
-                tree = pool.tree
-                anybody = room is Room.ANYBODY
-                pick = tree.pick(fits, now, pool.drains_in(len(tree))) if anybody else tree.first(fits)
-                if pick is None:
-                    break
-                self._dispatch(pick, now)
-            self._watch(pool, now)
-            self._note_closed(pool, now)
+            if pool.tree.root.queued:
+                self._serve(pool, now)
+            if pool.tree.root.queued:
+                self._wait(pool, now)
+            else:
+                self._rest(pool, now)
         self._passed = None
+
+    def _serve(self, pool: Pool, now: float) -> None:
+        tree, fits = pool.tree, self._choose
+        self._router.asks_again = None
+        while tree.root.queued:
+            room = pool.look(now)
+            if room is Room.NONE:
+                return
+            if room is Room.ANYBODY:
+                pick = tree.pick(fits, now, pool.drains_in(tree.root.queued) if tree.hurried else 0.0)
+            else:
+                pick = tree.first(fits)
+            if pick is None:
+                return
+            self._dispatch(pick, now)
 
     def _turn_queued(self, now: float) -> None:
         """Whoever waits for a model none of whose instances may be asked goes where another model takes over."""
@@ -196,9 +210,9 @@ class Dispatcher:
                     if turn is not None:
                         self.turn(call, turn)
 
-    def _choose(self, now: float, call: Call) -> InstanceState | None:
+    def _choose(self, call: Call) -> InstanceState | None:
         guest = call.entry is not None and _guest(call.entry.leaf, call)
-        state = self._router.choose(call, now, guest)
+        state = self._router.choose(call, self._now, guest)
         if state is None:
             self._passed = call
         return state
@@ -227,6 +241,8 @@ class Dispatcher:
         call.tried.add(state.instance.id)
         streamed = request.form is AnswerForm.STREAM
         call.place = state.acquire(request, weight(state, call), streamed, now, call.flow.service_class, call.carried)
+        for other in state.pools:
+            other.touch(state)
         self._router.picked(state)
         if pool.dispatched(cost, now):
             self._accounts.lead(pool)
@@ -247,6 +263,8 @@ class Dispatcher:
         call.tried.add(state.instance.id)
         place = state.acquire(call.request, weight(state, call), True, now, call.flow.service_class)
         call.hedge = Second(call.attempt, place)
+        for pool in state.pools:
+            pool.touch(state)
         self._router.picked(state)
         self._book.totals["model_calls"] += 1
         self._book.totals["hedges"] += 1
@@ -260,7 +278,8 @@ class Dispatcher:
             place = call.place or place
         call.first = now
         place.state.started(place, now)
-        self.touch(place.state)
+        if self.backlog.size:
+            self.touch(place.state)
 
     def decide(self, call: Call, attempt: int, now: float) -> None:
         """Of two attempts this one counts: the other is broken off and nobody is blamed. Harmless for one alone."""
@@ -299,55 +318,54 @@ class Dispatcher:
         state.release(place, outcome, self._settings.recovery, now)
         if outcome.cause is not Cause.OK:
             call.records.append(_record(call, attempt, place, outcome, now))
-        self.touch(state)
+        if self.backlog.size:
+            self.touch(state)
         pool = call.pool
         if pool.waited or pool.tree.root.queued:
             self.dirty[pool] = None
         return state.instance.id
 
     def _push(self, call: Call, order: tuple[float, float], hint: Hint) -> None:
-        call.entry = call.pool.tree.push(call, self._accounts.path(call.flow), order, hint)
-        call.pool.queued(call.request)
+        pool = call.pool
+        call.entry = pool.tree.push(call, self._accounts.path(call.flow), order, hint)
         self.backlog.add(call)
-        self.dirty[call.pool] = None
+        if pool.queued(call.request) or self._fallbacks.any:
+            self.dirty[pool] = None
 
-    def _note_closed(self, pool: Pool, now: float) -> None:
-        """Keep account of how long something waits before each instance, and why."""
-        if not pool.tree.root.queued:
-            if pool.waited:
-                pool.waited = False
-                for state in pool.members:
-                    if not any(other.tree.root.queued for other in state.pools):
-                        state.gate.shut_times.note("", now)
-            return
+    def _wait(self, pool: Pool, now: float) -> None:
+        """Nothing more can be sent: keep account of why, and wake when that may change by itself.
+
+        It does when an instance comes back or may open, or was waited for in vain.
+        """
         pool.waited = True
-        call = self._passed if self._passed is not None and self._passed.pool is pool else None
-        for state in pool.members:
-            reason = state.closed(pool.least, now) or ("slow_start" if pool.holds_back(state, now) else "")
-            if not reason and call is not None:
-                reason = state.closed(state.uncached(call.request), now, call.flow.service_class)
-            state.gate.shut_times.note(reason or "other", now)
-
-    def _watch(self, pool: Pool, now: float) -> None:
-        """Wake when an instance comes back, may open by itself, or was waited for in vain, while something waits."""
-        when: float | None = None
-        if pool.tree.root.queued:
-            when = self._router.asks_again
-            for state in pool.members:
-                at = state.opens_at(now)
-                if at is not None and at > now and (when is None or at < when):
-                    when = at
-            lost = max((state.down_since for state in pool.members), default=inf) + self._settings.health.grace
-            if now < lost < inf and (when is None or lost < when):
-                when = lost
+        passed = self._passed if self._passed is not None and self._passed.pool is pool else None
+        when, again = pool.reckon(passed, now), self._router.asks_again
+        if again is not None and again < when:
+            when = again
+        lost = pool.down_since() + self._settings.health.grace
+        if now < lost < when:
+            when = lost
         watch = self._watches.get(pool)
         if watch is not None:
             if watch[0] == when:
                 return
             self._book.timers.cancel(watch[1])
             del self._watches[pool]
-        if when is not None:
+        if when < inf:
             self._watches[pool] = (when, self._book.timers.at(when, pool))
+
+    def _rest(self, pool: Pool, now: float) -> None:
+        """Nothing waits any more: what happens at the instances is not followed from now on."""
+        pool.room = None
+        if not pool.waited:
+            return
+        pool.waited = False
+        watch = self._watches.pop(pool, None)
+        if watch is not None:
+            self._book.timers.cancel(watch[1])
+        for state in pool.members:
+            if not any(other.tree.root.queued for other in state.pools):
+                state.gate.shut_times.note("", now)
 
 
 def _order(call: Call, state: InstanceState, hedge: bool = False) -> Dispatch:

@@ -73,6 +73,11 @@ class ShareTree(Generic[Item]):
         """Nothing is queued, running or still to be charged."""
         return self.root.idle
 
+    @property
+    def hurried(self) -> bool:
+        """Something that is queued may have a deadline."""
+        return bool(self._hints.deadlines)
+
     # ------------------------------------------------------------------ in and out
 
     def push(
@@ -123,10 +128,13 @@ class ShareTree(Generic[Item]):
             now: the time, on the clock of the deadlines.
             wait: seconds until the last in the queue is reached; whoever has so long has no need to go before his turn.
         """
-        found = self._hints.due(fits, now, wait)
+        found = self._hints.due(fits, now, wait) if self._hints.deadlines else None
         if found is None:
             turn = self._turn()
-            found = None if turn is None else self._hints.short(turn, fits) or self._placed(turn, fits)
+            if turn is not None:
+                found = self._hints.short(turn, fits) if turn.hint.known else None
+                if found is None and (place := fits(turn.item)) is not None:
+                    found = Pick(turn, place)
         if found is None:
             found = self._overtaking.pick(self.root, fits)
         return None if found is None else self._taken(found)
@@ -134,17 +142,24 @@ class ShareTree(Generic[Item]):
     def first(self, fits: Callable[[Item], Place | None]) -> Pick[Item, Place] | None:
         """Like `pick`, but only the one whose turn it is is asked."""
         turn = self._turn()
-        found = None if turn is None else self._placed(turn, fits)
-        return None if found is None else self._taken(found)
+        place = None if turn is None else fits(turn.item)
+        return None if turn is None or place is None else self._taken(Pick(turn, place))
 
     def grant(self, entry: Entry[Item], cost: float | None) -> Charge[Item] | None:
         """Finish a `pick`: charge `cost` (None: already charged before) and count the item as in flight."""
-        leaf = entry.leaf
-        if leaf.queued == 0:
+        leaf, moved = entry.leaf, cost or 0.0
+        if leaf.queued == 1:
             self._empty(leaf)
-        charge = None if cost is None else self.charge(leaf, cost)
-        self.begin(leaf)
-        return charge
+        if cost is not None:
+            self._shift(leaf, moved, moved, 1)
+        node: Node[Item] | None = leaf
+        while node is not None:
+            node.queued -= 1
+            node.in_flight += 1
+            if node.capped and node.cap is not None and node.turn and node.in_flight >= node.cap:
+                self._delist(node)
+            node = node.parent
+        return None if cost is None else Charge(leaf, moved)
 
     def straight(self, leaf: Node[Item], cost: float) -> Charge[Item]:
         """`push`, `pick` and `grant` in one, for an item that finds the tree empty and no account at its cap."""
@@ -220,7 +235,7 @@ class ShareTree(Generic[Item]):
         node: Node[Item] | None = leaf
         while node is not None:
             node.in_flight += 1
-            if node.cap is not None and node.turn and node.in_flight >= node.cap:
+            if node.capped and node.cap is not None and node.turn and node.in_flight >= node.cap:
                 self._delist(node)
             node = node.parent
 
@@ -310,9 +325,10 @@ class ShareTree(Generic[Item]):
     @staticmethod
     def _enter(parent: Node[Item], node: Node[Item]) -> None:
         node.stamp += 1
-        heappush(parent.heap, (node.vt - node.lead, node.turn, node.stamp, node))
-        if len(parent.heap) > 2 * parent.ready + 16:
-            parent.heap = [entry for entry in parent.heap if entry[2] == entry[3].stamp]
+        heap = parent.heap
+        heappush(heap, (node.vt - node.lead, node.turn, node.stamp, node))
+        if len(heap) > 2 * parent.ready + 16:
+            parent.heap = [entry for entry in heap if entry[2] == entry[3].stamp]
             heapify(parent.heap)
 
     @staticmethod
@@ -337,30 +353,28 @@ class ShareTree(Generic[Item]):
     def _turn(self) -> Entry[Item] | None:
         """Whose turn it is: the head of the poorest leaf. The floors on the way to it rise."""
         node = self.root
-        while node.heap:
-            child = node.poorest()
-            if child is None:
-                return None
+        while heap := node.heap:
+            vt, _, stamp, child = heap[0]
+            if stamp != child.stamp or vt < child.vt - child.lead:
+                poorest = node.poorest()
+                if poorest is None:
+                    return None
+                child = poorest
             sure = node.least(child) if node.led else child.vt - child.unsure
             if sure > node.floor:
                 node.floor = sure
             node = child
-        return node.head()
-
-    @staticmethod
-    def _placed(entry: Entry[Item], fits: Callable[[Item], Place | None]) -> Pick[Item, Place] | None:
-        place = fits(entry.item)
-        return None if place is None else Pick(entry, place)
+        queue = node.queue
+        return queue[0][1] if queue and queue[0][1].queued else node.head()
 
     def _taken(self, pick: Pick[Item, Place]) -> Pick[Item, Place]:
-        """Take an entry out of its leaf."""
+        """Take an entry out of its leaf; `grant` counts it out."""
         entry, leaf = pick.entry, pick.entry.leaf
         entry.queued = False
         if leaf.queue[0][1] is entry:
             heappop(leaf.queue)
         else:
             leaf.stale += 1
-        self._count(leaf, -1)
         return pick
 
 

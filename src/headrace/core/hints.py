@@ -48,11 +48,11 @@ class Hints(Generic[Item]):
         slack: T, in charged units; 0: nobody goes before his turn.
     """
 
-    __slots__ = ("_due", "_slack")
+    __slots__ = ("_slack", "deadlines")
 
     def __init__(self, slack: float) -> None:
         self._slack = slack
-        self._due: list[tuple[float, tuple[float, float, int], Entry[Item]]] = []
+        self.deadlines: list[tuple[float, tuple[float, float, int], Entry[Item]]] = []
         """Queued entries by their latest start; those that left the queue are void."""
 
     def add(self, entry: Entry[Item], queued: int) -> None:
@@ -60,17 +60,17 @@ class Hints(Generic[Item]):
         latest = entry.hint.latest
         if latest is None or not self._slack:
             return
-        heappush(self._due, (latest, entry.order, entry))
-        if len(self._due) > 2 * queued + 16:
-            self._due = [due for due in self._due if due[2].queued]
-            heapify(self._due)
+        heappush(self.deadlines, (latest, entry.order, entry))
+        if len(self.deadlines) > 2 * queued + 16:
+            self.deadlines = [due for due in self.deadlines if due[2].queued]
+            heapify(self.deadlines)
 
     def due(self, fits: Callable[[Item], Place | None], now: float, wait: float) -> Pick[Item, Place] | None:
         """The entry that goes now for its deadline, where the queue takes `wait` seconds at present; None: none.
 
         It is still in its leaf. What it takes before its turn is counted.
         """
-        heap, tries = self._due, 0
+        heap, tries = self.deadlines, 0
         while heap and (heap[0][0] < now or not heap[0][2].queued):
             heappop(heap)
         if not heap or heap[0][0] > now + wait:
@@ -125,10 +125,11 @@ class Hints(Generic[Item]):
         for _, _, stamp, child in parent.heap[:_WINDOW]:
             if stamp == child.stamp and child is not poorest and child.vt <= limit:
                 head = child.head()
-                if head is None or not head.hint.known or head.hint.size > most:
+                if head is None:
                     continue
-                if found is None or head.hint.size < most:
-                    found, most = (head, parent, child.vt), head.hint.size
+                hint = head.hint
+                if hint.known and (hint.size < most or (found is None and hint.size == most)):
+                    found, most = (head, parent, child.vt), hint.size
         return found
 
     def _passed(self, entry: Entry[Item]) -> list[tuple[Node[Item], float]] | None:

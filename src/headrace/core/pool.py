@@ -3,11 +3,16 @@
 Models served by exactly the same instances share a pool, so that their users compete for the same machines. A pool
 also knows how fast it empties: the mean time between dispatches and the charged units per second, both measured
 while something waited.
+
+While something waits it remembers what each instance answered when it was asked for room. The answer changes only by
+what happens at the instance, or at a time that it names itself (`InstanceState.opens_at`), for which there is a timer.
+So a look asks those at which something happened since the last one, and all of them when such a time has come, when
+the smallest of the queued requests is another one, and while an instance comes back, which gets what others leave it.
 """
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import IntEnum
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -25,9 +30,11 @@ _RATE_WINDOW = 2.0
 
 _KEPT = frozenset({"in_flight", "pending", "engine_queue"})
 """Reasons that leave places for guests."""
+_AWAY = frozenset({"draining", "down", "breaker", "cooldown"})
+"""Reasons for which nothing at all may be sent to an instance."""
 
 
-class Room(Enum):
+class Room(IntEnum):
     """For whom there is room."""
 
     NONE = 0
@@ -42,14 +49,22 @@ class Pool:
     """
 
     __slots__ = (
+        "_asked",
+        "_at",
         "_charged",
         "_charged_since",
+        "_opens",
+        "_returning",
+        "_rooms",
+        "_touched",
         "between",
         "first_tokens",
         "last_dispatch",
         "least",
         "members",
         "rate",
+        "reasons",
+        "room",
         "tree",
         "turned_at",
         "waited",
@@ -73,15 +88,36 @@ class Pool:
         """None of the queued requests has fewer prompt tokens to read than this."""
         self._charged = 0.0
         self._charged_since = 0.0
+        self.room: Room | None = None
+        """For whom there was room when the last dispatch was over; None: nothing waited then, or it is not known."""
+        self.reasons = [""] * len(members)
+        """Why each instance had no room for the smallest of the queued requests, or ""; as of the last `look`."""
+        self._rooms = [Room.NONE] * len(members)
+        self._opens = [inf] * len(members)
+        """When each may take more without any event."""
+        self._returning = False
+        """Some instance comes back."""
+        self._at = {state: at for at, state in enumerate(members)}
+        self._touched: set[int] = set()
+        """Instances at which something happened since they were asked."""
+        self._asked: set[int] = set()
+        """Those that were asked since it was last reckoned up why something waits."""
 
     def serves(self, request: Request) -> bool:
         """Whether the instance that `request` is bound to, if it is, is a member."""
         return request.only is None or any(member.instance.id == request.only for member in self.members)
 
-    def queued(self, request: Request) -> None:
-        """`request` was queued just now. Who may have been read in part before counts as the smallest there is."""
+    def queued(self, request: Request) -> bool:
+        """`request` was queued just now; whether there may be room for it.
+
+        Who may have been read in part before counts as the smallest there is.
+        """
         tokens = 1 if request.prefix else max(1, request.prompt_tokens)
-        self.least = tokens if self.tree.root.queued == 1 else min(tokens, self.least)
+        first = self.tree.root.queued == 1
+        if first or tokens < self.least:
+            self.least = tokens
+            self.room = None
+        return self.room is not Room.NONE
 
     def holds_back(self, state: InstanceState, now: float) -> bool:
         """Whether `state`, which has just come back, gets nothing more now because others can take it (`core.ramp`)."""
@@ -94,23 +130,63 @@ class Pool:
             for member in self.members
         )
 
-    def room(self, now: float) -> Room:
-        """For whom some instance has room for the smallest of the queued requests."""
-        found = Room.NONE
+    def down_since(self) -> float:
+        """Since when all instances have been down; infinite: one is up."""
+        latest = -inf
         for member in self.members:
-            if member.ramp is not None and self.holds_back(member, now):
-                continue
-            if not (reason := member.closed(self.least, now)):
-                return Room.ANYBODY
-            if reason not in _KEPT or (reason == "in_flight" and member.gate.in_flight >= member.gate.limiter.ample):
-                continue
-            if not member.closed(self.least, now, guest=True):
-                found = Room.GUESTS
-        return found
+            if member.healthy:
+                return inf
+            latest = max(latest, member.down_since)
+        return latest if self.members else inf
+
+    def touch(self, state: InstanceState) -> None:
+        """Something happened at an instance: it is asked again."""
+        self._touched.add(self._at[state])
+
+    def look(self, now: float) -> Room:
+        """For whom some instance has room for the smallest of the queued requests."""
+        if self.room is None or self._returning:
+            self._returning = False
+            self._touched.update(range(len(self.members)))
+        for at in self._touched:
+            state = self.members[at]
+            if state.ramp is not None:
+                self._returning = True
+            self._rooms[at] = self._ask(at, state, now)
+        self._asked |= self._touched
+        self._touched.clear()
+        self.room = max(self._rooms, default=Room.NONE)
+        return self.room
+
+    def _ask(self, at: int, state: InstanceState, now: float) -> Room:
+        """For whom one instance has room; why it has none for others is noted."""
+        held = state.ramp is not None and self.holds_back(state, now)
+        reason = state.shut(now) or state.gate.shut(self.least, now)
+        self.reasons[at] = reason or ("slow_start" if held else "")
+        if not reason:
+            return Room.NONE if held else Room.ANYBODY
+        if held or reason not in _KEPT or (reason == "in_flight" and state.gate.in_flight >= state.gate.limiter.ample):
+            return Room.NONE
+        return Room.NONE if state.gate.shut(self.least, now, guest=True) else Room.GUESTS
+
+    def reckon(self, passed: Call | None, now: float) -> float:
+        """Keep account of why something waits before each instance; when the first may take more without any event.
+
+        `passed` fits nowhere, though some instance may have room for others.
+        """
+        asked, self._asked = self._asked, set()
+        for at in range(len(self.members)) if self.room is Room.ANYBODY else asked:
+            state, reason = self.members[at], self.reasons[at]
+            if not reason and passed is not None:
+                reason = state.closed(state.uncached(passed.request), now, passed.flow.service_class)
+            state.gate.shut_times.note(reason or "other", now)
+            opens = state.opens_at(now) if reason in _AWAY or state.ramp is not None else state.gate.opens_at(now)
+            self._opens[at] = inf if opens is None or opens <= now else opens
+        return min(self._opens, default=inf)
 
     def dispatched(self, cost: float, now: float) -> bool:
         """Count a dispatch of `cost` for the measured drain rate and capacity; True when the capacity was renewed."""
-        if self.last_dispatch is not None and len(self.tree):
+        if self.last_dispatch is not None and self.tree.root.queued:
             self.between += 0.1 * (now - self.last_dispatch - self.between)
         self.last_dispatch = now
         self._charged += cost

@@ -45,7 +45,8 @@ class RetryBudget:
 
     def pay_in(self) -> None:
         """A first attempt was made."""
-        self._left = min(self._cap, self._left + self._ratio)
+        left = self._left + self._ratio
+        self._left = left if left < self._cap else self._cap
 
     def take(self, now: float, spare: bool = False) -> bool:
         """Take one retry out; False when there is none. A quiet time refills up to the reserve.

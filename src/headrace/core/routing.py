@@ -60,7 +60,9 @@ class Router:
         members = call.choices
         if len(members) == 1:
             state = members[0]
-            return None if state.closed(_unread(state, call), now, call.flow.service_class, guest) else state
+            if state.shut(now) or state.gate.shut(_unread(state, call), now, call.flow.service_class, guest):
+                return None
+            return state
         able = [state for state in members if not state.shut(now)]
         open_now = open_for(able, call, now, guest) if not call.tried else _open_again(able, call, now, guest)
         if not open_now and self._settings.spill_after and self._spills(call, able, now):
@@ -160,14 +162,9 @@ def score(settings: RoutingSettings, state: InstanceState, call: Call, speed: fl
             return 0.0
 
 
-def weigh(prompt_tokens: int, expected: int) -> float:
-    """How much work a request is, as a load on an instance."""
-    return max(1, prompt_tokens) + 2.0 * expected
-
-
 def weight(state: InstanceState, call: Call) -> float:
     """How much work `call` is at an instance, where a request may be said to weigh more than elsewhere."""
-    return weigh(call.request.prompt_tokens, call.expected) * state.instance.weight
+    return (max(1, call.request.prompt_tokens) + 2.0 * call.expected) * state.instance.weight
 
 
 def _overlooked(candidates: Sequence[InstanceState], call: Call) -> InstanceState | None:
@@ -198,7 +195,8 @@ def open_for(able: Sequence[InstanceState], call: Call, now: float, guest: bool)
 
 def _unread(state: InstanceState, call: Call) -> int:
     """Tokens that `state` would have to read: the prompt, and the part of the answer that there is already."""
-    return state.uncached(call.request) + call.carried
+    request = call.request
+    return (state.uncached(request) if request.prefix else request.prompt_tokens) + call.carried
 
 
 def _open_again(able: Sequence[InstanceState], call: Call, now: float, guest: bool) -> list[InstanceState]:

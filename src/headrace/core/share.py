@@ -181,15 +181,22 @@ class Node(Generic[Item]):
         """What the poorest ready child has surely used, `first` being the one that goes first: another, with leads."""
         if not self.led:
             return first.sure
-        return min(child.sure for child in self.children.values() if child.turn)
+        least = first.vt - first.unsure
+        for child in self.children.values():
+            if child.turn and child.vt - child.unsure < least:
+                least = child.vt - child.unsure
+        return least
 
     def head(self) -> Entry[Item] | None:
         """What goes next of all below it; None where nothing is ready."""
         node = self
-        while node.heap:
-            child = node.poorest()
-            if child is None:
-                return None
+        while heap := node.heap:
+            vt, _, stamp, child = heap[0]
+            if stamp != child.stamp or vt < child.vt - child.lead:
+                poorest = node.poorest()
+                if poorest is None:
+                    return None
+                child = poorest
             node = child
         queue = node.queue
         while queue and not queue[0][1].queued:

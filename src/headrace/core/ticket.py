@@ -197,6 +197,8 @@ class Call:
         """
         only = self.request.only
         members: Sequence[InstanceState] = self.pool.members
+        if only is None and not self.resumes:
+            return members
         if only is not None:
             members = [state for state in members if state.instance.id == only]
         return [state for state in members if state.instance.resume] if self.resumes else members
