@@ -1,8 +1,8 @@
 """How the cost of a request grows with what there is: queued requests, users, instances, open streams.
 
 The scheduler is driven on a clock of its own, in the deciding thread's own CPU time. One thing grows ten times at a
-time, the others stay; what matters are the ratios. An instance is looked at for each decision, so instances cost their
-number; everything else costs at most its logarithm.
+time, the others stay; what matters are the ratios. An instance is asked for room only when something happened at it,
+but the one to send to is chosen among all; everything else costs at most its logarithm.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headrace.model import (
 )
 
 SIZES = (10, 100, 1_000, 10_000)
-INSTANCES = (10, 100)
+INSTANCES = (10, 100, 1_000)
 _ROUNDS = 600
 
 
