@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from headrace.errors import Fault
 from headrace.model import AnswerForm, CacheResult, Ending
-from headrace.runtime.relay import AnswerHead, Relay, Seat
+from headrace.runtime.answer_head import AnswerHead
+from headrace.runtime.relay import Relay, Seat
 from headrace.wire.frames import Frame
 
 HEAD = AnswerHead("gpu-1", "m", 1, 0.25, AnswerForm.STREAM, CacheResult.MISS)

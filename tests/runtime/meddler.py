@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.errors import Fault
 from headrace.model import Arrived, Ending
-from headrace.runtime.relay import AnswerHead
+from headrace.runtime.answer_head import AnswerHead
 from headrace.runtime.reply import Reply
 from tests.runtime.caller import Caller
 from tests.runtime.engines import Bench

@@ -28,8 +28,9 @@ from headrace.model import (
     Tripped,
     Usage,
 )
+from headrace.runtime.answer_head import AnswerHead
 from headrace.runtime.gateway import Gateway
-from headrace.runtime.relay import KEEP_BYTES, AnswerHead
+from headrace.runtime.relay import KEEP_BYTES
 from headrace.runtime.reply import Reply
 from headrace.runtime.stores.memory import MemoryCache, MemoryDeadLetters
 from headrace.wire.frames import Frame

@@ -7,8 +7,8 @@ import pytest
 from headrace.core.settings import QueueSettings, RecoverySettings, Settings
 from headrace.errors import InvalidRequest, invalid_request
 from headrace.model import AnswerForm, CacheResult, Cause, Ending, Outcome
+from headrace.runtime.answer_head import AnswerHead
 from headrace.runtime.backend import Port
-from headrace.runtime.relay import AnswerHead
 from headrace.testing import on_virtual_time
 from headrace.wire.frames import Frame
 from tests.runtime.caller import Caller

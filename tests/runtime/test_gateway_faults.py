@@ -15,9 +15,10 @@ from headrace.core.scheduler import Scheduler
 from headrace.core.settings import HedgeSettings, RoutingSettings, Settings
 from headrace.errors import Fault
 from headrace.model import Arrived, Decision, Ending, Event, Finished, Instance, Started, Woke
+from headrace.runtime.answer_head import AnswerHead
 from headrace.runtime.gateway import Gateway
 from headrace.runtime.observe import Metrics
-from headrace.runtime.relay import KEEP_BYTES, AnswerHead
+from headrace.runtime.relay import KEEP_BYTES
 from headrace.runtime.stores import Answer, StoredLetter
 from headrace.runtime.stores.memory import MemoryCache, MemoryDeadLetters
 from headrace.testing import on_virtual_time

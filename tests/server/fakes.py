@@ -28,7 +28,8 @@ from headrace.model import (
     Snapshot,
     Tier,
 )
-from headrace.runtime.relay import AnswerHead, Reader
+from headrace.runtime.answer_head import AnswerHead
+from headrace.runtime.relay import Reader
 from headrace.runtime.stores import DeadLetters
 from headrace.runtime.stores.memory import MemoryDeadLetters
 from headrace.server.app import Application, build_app

@@ -28,8 +28,9 @@ from headrace.model import (
     Started,
     Usage,
 )
+from headrace.runtime.answer_head import AnswerHead
 from headrace.runtime.backend import Backend, Running
-from headrace.runtime.relay import AnswerHead, Relay
+from headrace.runtime.relay import Relay
 from headrace.runtime.stores import Answer
 from headrace.wire.continuation import Continuation, Transcript
 from headrace.wire.frames import Frame

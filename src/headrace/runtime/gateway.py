@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from headrace.core.scheduler import Scheduler
 from headrace.core.weighing import Weighing
-from headrace.errors import internal_error
+from headrace.errors import Fault, internal_error
 from headrace.model import (
     Abort,
     Arrived,
@@ -281,7 +281,8 @@ class Gateway:
             self._facts.appendleft(Arrived(reply.request))
             return
         del self._replies[decision.ticket]
-        flight, fault = reply.flight, decision.fault
+        flight = reply.flight
+        fault: Fault | None = decision.fault
         try:
             reply.settle(decision.ending, fault if fault is None else fault.after(decision.attempts))
         finally:

@@ -27,30 +27,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-import msgspec
 from msgspec.structs import replace
 
 from headrace.errors import Fault
-from headrace.model import AnswerForm, CacheResult, Ending
+from headrace.model import CacheResult, Ending
+from headrace.runtime.answer_head import AnswerHead
 from headrace.wire.frames import Frame
 
 KEEP_BYTES = 4 * 1024 * 1024
 LAG_FRAMES = 256
-
-
-class AnswerHead(msgspec.Struct, frozen=True, gc=False):
-    """What is known of an answer when it begins; the server makes its response headers of it.
-
-    `waited` is the time in the queue in seconds; `cache` is the reader's own: the same answer is a MISS for the one who
-    caused it and JOINED for the others; one from the cache is a HIT for all.
-    """
-
-    instance: str
-    model: str
-    attempts: int
-    waited: float
-    form: AnswerForm
-    cache: CacheResult
 
 
 class Reader(Protocol):

@@ -16,7 +16,8 @@ import msgspec
 
 from headrace.errors import Fault, HeadraceError, cancelled, upstream_error
 from headrace.model import AnswerForm, Bury, DeadLetter, Decision, Ending, Event, Flow, Request, ServiceClass
-from headrace.runtime.relay import AnswerHead, Reader
+from headrace.runtime.answer_head import AnswerHead
+from headrace.runtime.relay import Reader
 from headrace.runtime.stores import StoredLetter, Tried
 from headrace.wire.frames import Frame
 from headrace.wire.openai import OpenAICall, assemble, parse

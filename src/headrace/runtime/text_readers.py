@@ -7,8 +7,8 @@ from collections import deque
 
 from headrace.errors import Fault, error_for
 from headrace.model import CacheResult, Ending
+from headrace.runtime.answer_head import AnswerHead
 from headrace.runtime.prompts import PromptAnswer
-from headrace.runtime.relay import AnswerHead
 from headrace.runtime.reply import Reply
 from headrace.runtime.stages import STREAM_FRAMES
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from headrace import errors
 from headrace.errors import Fault
 from headrace.model import AnswerForm, Ending, Request
-from headrace.runtime.relay import AnswerHead
+from headrace.runtime.answer_head import AnswerHead
 from headrace.server.exchange import Exchange, header_value
 from headrace.server.ports import Reply
 from headrace.server.refusals import answer_json, refuse

@@ -131,6 +131,7 @@ class Connection(asyncio.Protocol):
         "_waiting",
         "transport",
     )
+    __deletable__ = ("_parser",)  # the compiler wants to know what is deleted
 
     def __init__(self, shared: Connections, config: uvicorn.Config, state: ServerState) -> None:
         self.transport: asyncio.Transport

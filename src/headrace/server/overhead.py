@@ -12,7 +12,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from headrace.model import CacheResult
-from headrace.runtime.relay import AnswerHead
+from headrace.runtime.answer_head import AnswerHead
 from headrace.runtime.tallies import Times
 from headrace.server.ports import Reply
 

@@ -16,7 +16,7 @@ import structlog
 from headrace.core.naming import caught
 from headrace.errors import Fault, HeadraceError, invalid_request, model_not_found
 from headrace.model import AnswerForm, Ending, Flow, Request
-from headrace.runtime.relay import AnswerHead
+from headrace.runtime.answer_head import AnswerHead
 from headrace.runtime.sharing import scope_key
 from headrace.runtime.tallies import Times
 from headrace.server.answers import AnswerWriter
