@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from functools import partial
 from random import Random
 from typing import Self
 
@@ -62,8 +63,9 @@ class Headrace:
         self._http = HttpBackend(self._upstream, self._keys, timeouts)
         self._echo = WorkerBackend(EchoWorker(), timeouts)
         self._disk, self.dead_letters = _dead_letters(config)
+        scheduler = Scheduler(config.scheduler_settings(), instances, random)
         self.gateway = Gateway(
-            Scheduler(config.scheduler_settings(), instances, random),
+            scheduler,
             self._backend,
             cache=_cache(config, random),
             dead_letters=self.dead_letters,
@@ -74,7 +76,7 @@ class Headrace:
         self.positions, self.places, self.weighs_prefix = gateway.positions, gateway.places, gateway.weighs_prefix
         self.snapshot, self.weigh_up = gateway.snapshot, gateway.weigh_up
         self._scaling, self._journal = config.scaling.settings(), journal
-        self.latencies, self._demand = Latencies(), DemandMeter(self.gateway.load, self._scaling.window)
+        self.latencies, self._demand = Latencies(), DemandMeter(scheduler.load, self._scaling.window)
         self._observe(config, registry, instances)
         self.replays, self._keeping = self._letter_parts(config, registry)
         self._prober, self._scraper = self._watchers(config, random)
@@ -86,7 +88,7 @@ class Headrace:
 
     def _observe(self, config: Config, registry: CollectorRegistry, instances: Sequence[Instance]) -> None:
         """Let everything that counts see every step, and what is held be seen at a scrape."""
-        observe, replays = self.gateway.observe, lambda: self._upstream.replays
+        observe, replays = partial(self.gateway.observe, progress=False), lambda: self._upstream.replays
         registry.register(Gauges(self.snapshot, self.dead_letters, self.stages, replays, config.metrics.users))
         observe(Metrics(registry, exact_models(instances), config.models))
         prices = config.scheduler_settings().fairness.money
@@ -125,7 +127,7 @@ class Headrace:
         """What sends dead letters again, and what is done with them in the background."""
         webhooks, hook, letters = Webhooks(self._upstream), config.letter_hook(), self.dead_letters
         resender = Resender(self.gateway)
-        self.gateway.observe(resender)
+        self.gateway.observe(resender, progress=False)
         secret = None if hook is None else hook.secret
         replays = Replays(resender, letters, webhooks, message, secret=secret, listed=config.admin.listed())
         keeping = LetterKeeping(letters, webhooks, keep_days=config.dead_letters.keep_days, hook=hook)

@@ -6,7 +6,18 @@ import pytest
 
 from headrace.core.settings import QueueSettings, RecoverySettings, Settings
 from headrace.errors import InvalidRequest, invalid_request
-from headrace.model import AnswerForm, CacheResult, Cause, Ending, Outcome
+from headrace.model import (
+    AnswerForm,
+    Arrived,
+    CacheResult,
+    Cause,
+    Ending,
+    Event,
+    Finished,
+    Outcome,
+    Progressed,
+    Started,
+)
 from headrace.runtime.answer_head import AnswerHead
 from headrace.runtime.backend import Port
 from headrace.testing import on_virtual_time
@@ -297,3 +308,18 @@ def _misbehave(port: Port) -> None:
     port.feed(Frame(b"too late"))
     port.progressed(5)
     port.finished(Outcome(Cause.OK))
+
+
+@on_virtual_time
+async def test_who_does_not_care_how_answers_go_on_is_not_told_of_it() -> None:
+    """Such a fact is told to the others alone, unless an order follows from it; every other fact is told to all."""
+    bench, all_of_it, the_rest = Bench(), list[Event](), list[Event]()
+    bench.gateway.observe(lambda event, *_: all_of_it.append(event))
+    bench.gateway.observe(lambda event, *_: the_rest.append(event), progress=False)
+    bench.ask("a", form=AnswerForm.STREAM)
+    attempt = bench.engines.attempts[0]
+    attempt.say(b"x")
+    attempt.port.progressed(32)
+    attempt.finish()
+    assert [type(event) for event in all_of_it] == [Arrived, Started, Progressed, Finished]
+    assert [type(event) for event in the_rest] == [Arrived, Started, Finished]

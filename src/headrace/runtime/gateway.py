@@ -69,7 +69,7 @@ class Observer(Protocol):
     """Sees every fact with the orders that followed. Must not raise, must not wait."""
 
     def __call__(self, event: Event, decisions: Sequence[Decision], now: float) -> None:
-        """One step was decided; its orders are about to be carried out."""
+        """One step was decided and its orders carried out: engines and callers do not wait for what is counted."""
         ...
 
 
@@ -107,6 +107,8 @@ class Gateway:
         self._wall = wall
         self._keeping = keeping
         self._observers = list(observers)
+        self._closest = list(observers)
+        """Those that also see answers go on."""
         self._replies: dict[str, Reply] = {}
         self._flights: dict[str, Flight] = {}
         self._facts: deque[Event] = deque()
@@ -144,10 +146,6 @@ class Gateway:
         """Whether `Request.prefix` can matter for a request to `model`."""
         return self._scheduler.weighs_prefix(model)
 
-    def load(self) -> tuple[int, int]:
-        """Calls that wait, and calls that are under way; costs next to nothing."""
-        return self._scheduler.load()
-
     def weigh_up(self, request: Request) -> Weighing | None:
         """How `request` would be placed now; nothing is taken or sent. None: no instance serves its model."""
         return self._scheduler.weigh_up(request, self._now())
@@ -172,9 +170,11 @@ class Gateway:
         self.step(Cancelled(request_id))
         return True
 
-    def observe(self, observer: Observer) -> None:
-        """Add an observer."""
+    def observe(self, observer: Observer, *, progress: bool = True) -> None:
+        """Add an observer. Without `progress` it is not told of a `Progressed` that no order follows."""
         self._observers.append(observer)
+        if progress:
+            self._closest.append(observer)
 
     @property
     def alive(self) -> int:
@@ -228,17 +228,17 @@ class Gateway:
             self._forsake(fact, decisions, now)
         if not decisions and type(fact) is Cancelled:
             decisions = self._stranded(fact.ticket)
-        for observer in self._observers:
-            try:
-                observer(fact, decisions, now)
-            except Exception:  # noqa: BLE001 - the observer's outer edge: nobody waits for what it counts
-                _log.exception("%s could not be observed", type(fact).__name__)
         for decision in decisions:
             try:
                 self._carry_out(decision, now)
             except Exception:  # noqa: BLE001 - the order's outer edge: those of others are carried out all the same
                 _log.exception("%s could not be carried out", type(decision).__name__)
                 self._take_back(decision)
+        for observer in self._observers if decisions or type(fact) is not Progressed else self._closest:
+            try:
+                observer(fact, decisions, now)
+            except Exception:  # noqa: BLE001 - the observer's outer edge: nobody waits for what it counts
+                _log.exception("%s could not be observed", type(fact).__name__)
 
     def _carry_out(self, decision: Decision, now: float) -> None:
         # By type, the most frequent first: a class pattern that does not match costs four times as much.

@@ -23,6 +23,7 @@ from headrace.model import (
     Instance,
     Join,
     Reconfigured,
+    ServiceClass,
     Settle,
     Started,
 )
@@ -93,7 +94,8 @@ class Metrics:
         self._first_token = Times(registry, _SECONDS, "time_to_first_token_seconds", text, *per_model)
         text = "First content of a complete stream to its end, by its other tokens."
         self._pace = Times(registry, _PACES, "time_per_output_token_seconds", text, *per_model)
-        self._wait = Times(registry, _SECONDS, "queue_wait_seconds", "Time in the queue.", "class")
+        wait = Times(registry, _SECONDS, "queue_wait_seconds", "Time in the queue.", "class")
+        self._waits = {service_class: wait.row(service_class.value) for service_class in ServiceClass}
         self._calls = Counts(registry, "model_calls_total", "Attempts sent to instances.", "instance")
         self._outcomes = Counts(registry, "attempts_total", "Attempts by how they ended.", "cause", "kind")
         self._retries = Counts(registry, "retries_total", "Attempts after one that failed, by why it did.", "cause")
@@ -199,7 +201,7 @@ class Metrics:
         if decision.hedge:
             return
         if decision.cause is None:
-            self._wait.note(decision.waited, decision.request.flow.service_class)
+            self._waits[decision.request.flow.service_class].note(decision.waited)
         else:
             self._retries.add(decision.cause)
         if decision.fallback is not None:

@@ -152,8 +152,9 @@ class Pipeline:
             HeadraceError: there is no answer; the class says whose fault it is. The request is in `dlq`, unless the
                 fault is the caller's own.
         """
-        if self._stages.any:
-            return await self._serve(request, self._enter(self._stages.input, request))
+        stages = self._stages
+        if stages.any:
+            return await self._serve(request, self._enter(stages.input, request))
         reader = WholeText()
         self._open(request, request, reader, AnswerForm.WHOLE, _deadline(request))
         try:

@@ -102,12 +102,8 @@ def fingerprint(prompt: PromptRequest, scope: str) -> bytes:
     when.
     """
     parts = (scope, prompt.model, prompt.input, str(prompt.max_tokens), *_pairs(prompt.metadata))
-    digest = hashlib.sha256()
-    for part in parts:
-        text = part.encode("utf-8", "surrogatepass")
-        digest.update(b"%d:" % len(text))
-        digest.update(text)
-    return digest.digest()
+    texts = [part.encode("utf-8", "surrogatepass") for part in parts]
+    return hashlib.sha256(b"".join([b"%d:%b" % (len(text), text) for text in texts])).digest()
 
 
 def _pairs(metadata: Mapping[str, str]) -> tuple[str, ...]:

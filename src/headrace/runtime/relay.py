@@ -120,8 +120,9 @@ class Relay:
     @source.setter
     def source(self, source: Source | None) -> None:
         self._source = source
-        if source is not None and self._paused:
-            source.pause()
+        if source is not None:
+            self._paused = False
+            self.settle()
 
     @property
     def kept(self) -> tuple[Frame, ...] | None:
@@ -191,6 +192,8 @@ class Relay:
 
     def settle(self) -> None:
         """Lets go of what everybody has, then tells the source to go on or to wait."""
+        if self._source is None and (self._keep or not self._frames):
+            return  # as when the answer has ended and one reader after the other is told so
         seats, behind, lag, first = self._seats, 0, 0, self._end
         for seat in seats:
             first = min(first, seat.at)

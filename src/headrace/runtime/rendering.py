@@ -23,27 +23,23 @@ class Rendering(Protocol):
         ...
 
     def closing(self, usage: Usage) -> Sequence[Frame]:
-        """The frames after the last piece."""
+        """The frames after the last piece, if there are any."""
         ...
 
 
 class PlainText:
     """Each piece is one frame of UTF-8."""
 
-    __slots__ = ("_begun",)
-
-    def __init__(self) -> None:
-        self._begun = False
+    __slots__ = ()
 
     def piece(self, text: str) -> Sequence[Frame]:
         """The text itself."""
-        self._begun = True
         return (Frame(text.encode("utf-8", "replace")),)
 
     def closing(self, usage: Usage) -> Sequence[Frame]:
-        """Nothing, or one empty frame if nothing was said: an answer has at least one."""
-        del usage  # plain text does not tell
-        return () if self._begun else (Frame(b""),)
+        """Nothing: plain text does not tell."""
+        del usage
+        return ()
 
 
 class OpenAIText:

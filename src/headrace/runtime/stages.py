@@ -135,21 +135,12 @@ class Stages:
         self._retrieve_hook = retrieve
         self._assemble_hook = assemble
         self._post_hook = post
-
-    @property
-    def before(self) -> bool:
+        self.before = retrieve is not None or assemble is not None
         """Something is to be done before inference."""
-        return self._retrieve_hook is not None or self._assemble_hook is not None
-
-    @property
-    def after(self) -> bool:
+        self.after = post is not None
         """Something is to be done after it."""
-        return self._post_hook is not None
-
-    @property
-    def any(self) -> bool:
+        self.any = self.before or self.after
         """There is a hook at all."""
-        return self.before or self.after
 
     def views(self, inference: StageView) -> tuple[StageView, ...]:
         """All stages in the order of a request's way."""

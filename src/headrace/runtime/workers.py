@@ -33,6 +33,8 @@ _PROGRESS_TOKENS, _PROGRESS_SECONDS = 32, 0.25
 """Progress is told when so many tokens have come, or some after so long."""
 _BREATH = 64
 """Pieces after which an iterator that never waits lets others have a turn."""
+_PLAIN = PlainText()
+_EMPTY = (Frame(b""),)
 
 Speech: TypeAlias = "str | Awaitable[str] | AsyncIterator[str]"
 """An answer as a worker gives it: whole, later, or piece by piece."""
@@ -145,7 +147,7 @@ class _Attempt:
         self._backend = backend
         self._dispatch = dispatch
         self._port = port
-        self._rendering: Rendering = PlainText()
+        self._rendering: Rendering = _PLAIN
         self._pieces = self._characters = self._reported = 0
         self._started = self._done = False
         self._since = self._until = self._told_at = 0.0
@@ -251,6 +253,7 @@ class _Attempt:
                 self._pieces += 1
                 self._since = loop.time()
                 self._say(piece)
+                self._progress()
                 if self._pausing is not None:
                     await self._pausing
                 elif self._pieces % _BREATH == 0:
@@ -282,6 +285,8 @@ class _Attempt:
             raise WorkerError(f"An answer has at most {ANSWER_LIMIT} characters.", status=502)
         if text:
             self._feed(self._rendering.piece(text))
+
+    def _progress(self) -> None:
         made = self._characters // CHARACTERS_PER_TOKEN - self._reported
         if made >= _PROGRESS_TOKENS or (made > 0 and self._since - self._told_at >= _PROGRESS_SECONDS):
             self._port.progressed(made)
@@ -292,16 +297,19 @@ class _Attempt:
         if self._done:
             return
         usage = self._usage()
-        self._feed(self._rendering.closing(usage))
+        closing = self._rendering.closing(usage)
+        if closing or not self._started:  # an answer has at least one frame
+            self._feed(closing or _EMPTY)
         self._finish(Outcome(Cause.OK, usage, committed=True))
 
     def _feed(self, frames: Sequence[Frame]) -> None:
+        port = self._port
         if frames and not self._started:
             self._started = True
             self._told_at = self._since
-            self._port.started()
+            port.started()
         for frame in frames:
-            self._port.feed(frame)
+            port.feed(frame)
 
     def _usage(self) -> Usage:
         completion = -(-self._characters // CHARACTERS_PER_TOKEN)
