@@ -91,16 +91,18 @@ format: $(DEVELOP) ## let ruff sort imports and lay out the code
 bench: $(DEVELOP) ## measure: added latency, decisions per second, the micro table
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-wheel-compiled: $(DEVELOP) ## build a wheel whose deciding half is machine code (needs a C compiler; some minutes)
+wheel-compiled: $(DEVELOP) ## build a wheel with what a request passes through as machine code (needs a C compiler; some minutes)
 	@rm -rf dist/*.whl build/source && mkdir -p build/source
 	@cp -r src pyproject.toml mypyc.ini README.md LICENSE build/source  # a copy: what is compiled would lie beside the source
-	@cd build/source && HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(CURDIR)/$(PIP) wheel --no-deps -w $(CURDIR)/dist .
+	@cd build/source && HATCH_BUILD_HOOK_ENABLE_MYPYC=1 PIP_CONSTRAINT=$(CURDIR)/constraints.txt \
+	  $(abspath $(BIN))/python -m pip --disable-pip-version-check -qq wheel --no-deps -w $(CURDIR)/dist .
 
-test-compiled: wheel-compiled ## run the tests of the deciding half on its compiled form
+test-compiled: wheel-compiled ## run the everyday tests of what is compiled on its compiled form
 	@rm -rf build/compiled
 	@$(BIN)/python -m zipfile -e dist/headrace-*.whl build/compiled
-	@PYTHONPATH=build/compiled $(BIN)/python -c 'from headrace.core import scheduler as s; assert not s.__file__.endswith(".py"), s.__file__'
-	@PYTHONPATH=build/compiled $(BIN)/python -m pytest -q tests/core tests/wire $(TESTARGS)
+	@PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/headrace version | grep compiled
+	@PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -q -n $(PROCESSES) --maxprocesses 8 --dist loadfile \
+	  -m "not slow and not real_engine and not bench and not interpreted" tests/core tests/wire tests/runtime tests/server $(TESTARGS)
 
 generate: $(RUNTIME) ## write examples/headrace.yaml and schema/headrace.schema.json anew
 	@$(BIN)/headrace check --schema > schema/headrace.schema.json

@@ -73,6 +73,7 @@ def stumbling(kind: type[Event], nth: int, blind: bool = False) -> tuple[Gateway
     return Gateway(scheduler, lambda _: engines, dead_letters=MemoryDeadLetters()), engines
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("blind", [False, True])
 @pytest.mark.parametrize("kind", [Arrived, Started, Finished])
 @on_virtual_time
@@ -104,6 +105,7 @@ async def test_a_fact_that_cannot_be_decided_on_loses_no_order(
     assert gateway.alive == gateway.flights == metrics.open == 0
 
 
+@pytest.mark.interpreted
 @on_virtual_time
 async def test_a_look_at_the_clock_that_fails_is_not_the_last(caplog: pytest.LogCaptureFixture) -> None:
     """Times that pass are noticed afterwards all the same."""
