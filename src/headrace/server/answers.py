@@ -19,7 +19,7 @@ from headrace.model import AnswerForm, Ending, Request
 from headrace.runtime.answer_head import AnswerHead
 from headrace.server.exchange import Exchange, header_value
 from headrace.server.ports import Reply
-from headrace.server.refusals import answer_json, refuse
+from headrace.server.refusals import JSON, refuse
 from headrace.wire.frames import Frame
 from headrace.wire.openai import OpenAICall, assemble, error_frame, split
 from headrace.wire.queue_notes import WAITING, late_headers, queued_note
@@ -168,7 +168,7 @@ class AnswerWriter:
             self._open()
             self._exchange.finish(body)
         else:
-            answer_json(self._exchange, 200, body, self._all_headers())
+            self._exchange.answer(200, (JSON, *self._all_headers()), body)
         self._close(ending, 200)
 
     def _translated(self) -> bytes:

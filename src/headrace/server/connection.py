@@ -71,9 +71,11 @@ class Connections:
 
     def __init__(self, application: Application, keep_alive: float) -> None:
         self.application = application
+        self.intake = application.intake
+        self.state = ServerState()
         self.loop = loop = asyncio.get_running_loop()
         self.heads = TimeLimit(loop, HEAD_TIMEOUT, Connection.cut)
-        self.bodies = TimeLimit(loop, application.intake.settings.body_timeout, Connection.give_up_body)
+        self.bodies = TimeLimit(loop, self.intake.settings.body_timeout, Connection.give_up_body)
         self.idle = TimeLimit(loop, keep_alive, Connection.close_idle)
         self.lingering = TimeLimit(loop, LINGER, Connection.close)
         self._unsent: list[Unsent] = []
@@ -82,12 +84,13 @@ class Connections:
 
     def __call__(self, config: uvicorn.Config, server_state: ServerState, **_: object) -> Connection:
         """A new one. What else uvicorn gives its protocols is nothing to these."""
-        return Connection(self, config, server_state)
+        self.state = server_state
+        return Connection(self, config)
 
-    def opening(self, state: ServerState, status: int) -> str:
-        """What an answer of `status` begins with. uvicorn replaces its list of headers once a second, for the date."""
-        if state.default_headers is not self._preamble_of:
-            self._preamble_of = state.default_headers
+    def opening(self, status: int) -> str:
+        """See `turns.Shared`. uvicorn replaces its list of headers once a second, for the date."""
+        if self.state.default_headers is not self._preamble_of:
+            self._preamble_of = self.state.default_headers
             self._openings.clear()
         opening = self._openings.get(status)
         if opening is None:
@@ -96,7 +99,7 @@ class Connections:
         return opening
 
     def flush_soon(self, exchange: Unsent) -> None:
-        """Let `exchange` send what it has at the end of this turn of the loop; one callback does it for all."""
+        """See `turns.Shared`. One callback of the loop does it for all."""
         if not self._unsent:
             self.loop.call_soon(self._flush)
         self._unsent.append(exchange)
@@ -126,18 +129,16 @@ class Connection(asyncio.Protocol):
         "_reading",
         "_shared",
         "_stall_timer",
-        "_state",
         "_url",
         "_waiting",
         "transport",
     )
     __deletable__ = ("_parser",)  # the compiler wants to know what is deleted
 
-    def __init__(self, shared: Connections, config: uvicorn.Config, state: ServerState) -> None:
+    def __init__(self, shared: Connections, config: uvicorn.Config) -> None:
         self.transport: asyncio.Transport
         self._shared = shared
         self._config = config
-        self._state = state
         self._parser: httptools.HttpRequestParser = httptools.HttpRequestParser(self)
         # What follows a request that said `connection: close` must not keep that one from being answered.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -159,13 +160,13 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The first head must come."""
         self.transport = cast("asyncio.Transport", transport)
-        self._state.connections.add(self)  # type: ignore[arg-type]  # uvicorn's own classes, of which it uses `shutdown`
+        self._shared.state.connections.add(self)  # type: ignore[arg-type]  # uvicorn's own classes, of which it uses `shutdown`
         self._be_under(self._shared.heads)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The peer has gone: everybody in line is told."""
         del exc
-        self._state.connections.discard(self)
+        self._shared.state.connections.discard(self)
         self._be_under(None)
         if self._stall_timer is not None:
             self._stall_timer.cancel()
@@ -238,11 +239,11 @@ class Connection(asyncio.Protocol):
             direct = self._shared.application.direct
             route = direct.get(self._url) or direct.get(self._url.partition(b"?")[0])
         if route is None:
-            turn = AsgiTurn(self._config, self._state, self.transport, parser, self._url, headers, self.answered)
+            turn = AsgiTurn(self._config, self._shared.state, self.transport, parser, self._url, headers, self.answered)
         else:
             modern = parser.get_http_version() != "1.0"
             keep_alive = modern and parser.should_keep_alive()
-            turn = DirectExchange(self, route, self._shared.application.intake, headers_of(headers), keep_alive, modern)
+            turn = DirectExchange(self, self._shared, route, headers_of(headers), keep_alive, modern)
         self._headers = None
         self._head_size = 0
         self._reading = turn
@@ -269,18 +270,10 @@ class Connection(asyncio.Protocol):
         address = get_remote_addr(self.transport)
         return address[0] if address else ""
 
-    def opening(self, status: int) -> str:
-        """See `turns.Line`."""
-        return self._shared.opening(self._state, status)
-
-    def flush_soon(self, exchange: Unsent) -> None:
-        """See `turns.Line`."""
-        self._shared.flush_soon(exchange)
-
     def answered(self) -> None:
         """See `turns.Line`: the next in line, or wait for more."""
         self._current = None
-        self._state.total_requests += 1
+        self._shared.state.total_requests += 1
         if self._advancing:
             return
         if self._waiting:
@@ -324,7 +317,7 @@ class Connection(asyncio.Protocol):
         """The body took too long."""
         self._limit = None
         if isinstance(self._reading, DirectExchange):
-            self._reading.reject(body_too_slow(self._shared.application.intake.settings.body_timeout))
+            self._reading.reject(body_too_slow(self._shared.intake.settings.body_timeout))
             self._advance()
 
     # ------------------------------------------------------------------ inside
@@ -359,7 +352,7 @@ class Connection(asyncio.Protocol):
             self._be_under(shared.idle if self._headers is None else shared.heads)
         elif self._reading is current and isinstance(current, DirectExchange):
             self._be_under(shared.bodies)
-        elif self._limit is not shared.idle:  # that one goes on: to end it and to begin it anew would cost each request
+        elif self._limit is not shared.idle:  # that one goes on: to end it and begin it anew would cost each request
             self._be_under(None)
 
     def _be_under(self, limit: TimeLimit[Connection] | None) -> None:
@@ -377,7 +370,7 @@ class Connection(asyncio.Protocol):
 
     def _look_for_stall(self, size: int, since: float) -> None:
         """Cut off a caller that has taken nothing for too long; look again later otherwise."""
-        now, timeout = self._shared.loop.time(), self._shared.application.intake.settings.stall_timeout
+        now, timeout = self._shared.loop.time(), self._shared.intake.settings.stall_timeout
         held = self.transport.get_write_buffer_size()
         if held >= size and now - since >= timeout:
             self.transport.abort()

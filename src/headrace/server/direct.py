@@ -16,9 +16,9 @@ import structlog
 from headrace.errors import Fault, HeadraceError, internal_error
 from headrace.server.exchange import HIGH_WATER, Handler, header_value
 from headrace.server.identity import request_id_of
-from headrace.server.intake import Hold, Intake, announced, unreadable
+from headrace.server.intake import Hold, unreadable
 from headrace.server.refusals import refuse, refuse_early
-from headrace.server.turns import Line
+from headrace.server.turns import Line, Shared
 
 _log = structlog.get_logger("headrace.server")
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -48,6 +48,7 @@ class DirectExchange:
         "_pending",
         "_scheduled",
         "_served",
+        "_shared",
         "_size",
         "_speaks_chunks",
         "body",
@@ -63,8 +64,8 @@ class DirectExchange:
     def __init__(
         self,
         line: Line,
+        shared: Shared,
         route: Route,
-        intake: Intake,
         headers: Mapping[bytes, bytes],
         keep_alive: bool,
         modern: bool,
@@ -80,7 +81,8 @@ class DirectExchange:
         self.started = False
         """Whether the answer has begun."""
         self._line = line
-        self._hold = Hold(intake)
+        self._shared = shared
+        self._hold = Hold(shared.intake)
         self._keep_alive = keep_alive
         self._speaks_chunks = modern
         self._expects = modern and headers.get(b"expect", b"").lower() == b"100-continue"
@@ -234,10 +236,10 @@ class DirectExchange:
     def _objection(self) -> Fault | None:
         """What the head alone says against the body."""
         fault = unreadable(self.headers)
-        length = announced(self.headers)
+        length = self.headers.get(b"content-length")
         if fault is None and length is not None:
             try:
-                self._hold.reserve(length)
+                self._hold.reserve(int(length))  # no head has come this far in which it is anything but digits
             except HeadraceError as error:
                 fault = error.fault
         return fault
@@ -265,7 +267,7 @@ class DirectExchange:
             headers = [(name, header_value(value)) for name, value in headers]
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers])
         close = "" if self._keep_alive else "connection: close\r\n"
-        return f"{self._line.opening(status)}{lines}{framing}{close}\r\n".encode("latin-1")
+        return f"{self._shared.opening(status)}{lines}{framing}{close}\r\n".encode("latin-1")
 
     def _drained(self) -> None:
         if self._full and not self._pending and not self._crowded:
@@ -275,7 +277,7 @@ class DirectExchange:
 
     def _schedule(self) -> None:
         self._scheduled = True
-        self._line.flush_soon(self)
+        self._shared.flush_soon(self)
 
     def _push(self) -> None:
         """Everything that is there, as one write; in a stream with its end when that has come."""

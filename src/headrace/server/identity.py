@@ -24,6 +24,7 @@ ANONYMOUS = "anonymous"
 
 _USER_HEADERS = (b"x-headrace-user", b"x-llm-d-inference-fairness-id", b"x-gateway-inference-fairness-id")
 _SESSION_HEADERS = (b"x-session-id", b"x-claude-code-session-id")
+_OF_FLOWS = frozenset({*_USER_HEADERS, *_SESSION_HEADERS, b"x-headrace-class", b"x-headrace-priority"})
 _ID_HEADERS = (b"x-request-id", b"x-correlation-id", b"x-trace-id", b"request-id")
 _ID = re.compile(rb"[A-Za-z0-9._:@=+/-]{1,128}")
 _WALL_CLOCK_FROM = 1e9
@@ -40,6 +41,8 @@ def flow_of(exchange: Exchange, user: str | None = None, priority: int | None = 
     Raises InvalidRequest for a class or a priority header that does not exist.
     """
     headers = exchange.headers
+    if _OF_FLOWS.isdisjoint(headers):
+        return Flow(_by_sign(priority), TENANT, (user and clean(user)) or ANONYMOUS)
     name = _first(headers, _USER_HEADERS) or clean(user or "") or ANONYMOUS
     return Flow(_class_of(headers, priority), TENANT, name, _first(headers, _SESSION_HEADERS))
 
@@ -100,7 +103,7 @@ def _class_of(headers: Mapping[bytes, bytes], priority: int | None) -> ServiceCl
     value = headers.get(b"x-headrace-class")
     if value is None:
         asked = headers.get(b"x-headrace-priority")
-        return _by_sign(priority or 0) if asked is None else _by_rank(asked)
+        return _by_sign(priority) if asked is None else _by_rank(asked)
     try:
         return ServiceClass(value.strip().lower().decode("latin-1"))
     except ValueError:
@@ -108,8 +111,8 @@ def _class_of(headers: Mapping[bytes, bytes], priority: int | None) -> ServiceCl
         raise InvalidRequest(invalid_request(message, param="x-headrace-class")) from None
 
 
-def _by_sign(priority: int) -> ServiceClass:
-    if priority == 0:
+def _by_sign(priority: int | None) -> ServiceClass:
+    if not priority:
         return ServiceClass.NORMAL
     return ServiceClass.INTERACTIVE if priority < 0 else ServiceClass.BATCH
 

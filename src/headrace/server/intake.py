@@ -30,7 +30,8 @@ class Intake:
     """Reads the bodies of one server."""
 
     def __init__(self, settings: ServerSettings) -> None:
-        self._settings = settings
+        self.settings = settings
+        """The bounds."""
         self.held = 0
         """Bytes of bodies whose requests are not answered yet."""
 
@@ -51,15 +52,10 @@ class Intake:
         if announced is not None:
             hold.reserve(announced)
         try:
-            async with asyncio.timeout(self._settings.body_timeout):
+            async with asyncio.timeout(self.settings.body_timeout):
                 return await _collect(hold, receive)
         except TimeoutError:
-            raise InvalidRequest(errors.body_too_slow(self._settings.body_timeout)) from None
-
-    @property
-    def settings(self) -> ServerSettings:
-        """The bounds."""
-        return self._settings
+            raise InvalidRequest(errors.body_too_slow(self.settings.body_timeout)) from None
 
 
 class Hold:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from headrace.server.intake import Intake
+
 
 class Turn(Protocol):
     """A request in line, on either lane."""
@@ -53,20 +55,26 @@ class Line(Protocol):
         """The caller's network address, or ""."""
         ...
 
-    def opening(self, status: int) -> str:
-        """The status line, and the headers every answer of this server has."""
-        ...
-
-    def flush_soon(self, exchange: Unsent) -> None:
-        """Call `exchange.flush` at the end of this turn of the loop."""
-        ...
-
     def answered(self) -> None:
         """The answer is complete: the next request's turn has come."""
         ...
 
     def linger(self) -> None:
         """The answer is complete, the request is not: read on for a moment, then close."""
+        ...
+
+
+class Shared(Protocol):
+    """What all connections of a server have in common."""
+
+    intake: Intake
+
+    def opening(self, status: int) -> str:
+        """The status line, and the headers every answer of this server has."""
+        ...
+
+    def flush_soon(self, exchange: Unsent) -> None:
+        """Call `exchange.flush` at the end of this turn of the loop."""
         ...
 
 

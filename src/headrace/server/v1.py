@@ -104,7 +104,9 @@ class DataPath:
 
     def _answer(self, endpoint: str, exchange: Exchange) -> None:
         began, arrived = perf_counter(), self._clock()
-        request_id = self._unused(request_id_of(exchange))
+        request_id = request_id_of(exchange)
+        if request_id in self._open:
+            request_id = new_id()
         try:
             call = parse(endpoint, exchange.body)
             request = self._request(request_id, exchange, call, arrived)
@@ -112,11 +114,11 @@ class DataPath:
             refuse(exchange, error.fault, [("x-request-id", request_id)])
             self._log_refusal(request_id, error.fault, arrived)
             return
-        self._open.add(request_id)
         writer = AnswerWriter(exchange, call, request, self._settings.answer_limit, arrived, self._closed)
         reply = self._gateway.open(request, writer)
         if writer.over:
             return
+        self._open.add(request_id)
         writer.reply, writer.taken = reply, perf_counter() - began
         exchange.on_disconnect = writer.leave
         exchange.on_drain = reply.resume
@@ -184,10 +186,6 @@ class DataPath:
         """The running loop's clock, looked up once."""
         self._clock = asyncio.get_running_loop().time
         return self._clock()
-
-    def _unused(self, request_id: str) -> str:
-        """The id itself, or a new one while a request of that id is still open."""
-        return new_id() if request_id in self._open else request_id
 
     def _names(self) -> list[str]:
         """Names and patterns, each once: the operator's own first, then those of the instances in their order."""
