@@ -60,6 +60,22 @@ def test_whoever_begins_first_answers_and_the_other_is_broken_off() -> None:
     assert nothing_held(stage.scheduler)
 
 
+def test_one_who_never_begins_first_is_not_asked_first_for_ever() -> None:
+    """An instance of which nothing is known but that it was too slow is guessed to be so, until it has answered."""
+    stage, first = Stage(engine("slow"), engine("fast"), settings=hedging()), list[str]()
+    for number in range(8):
+        name, at = f"r{number}", 10.0 * number
+        stage.do(at, stream(name, prompt_tokens=2000))
+        first.append(stage.sent[-1][1])
+        if first[-1] == "fast":
+            stage.do(at + 0.8, begun(name))
+        else:
+            stage.wait(at + 2.0)
+            stage.do(at + 2.8, begun(name, 2))
+        stage.do(at + 3.0, done(name))
+    assert first.count("slow") == 1
+
+
 def test_the_first_one_may_still_win() -> None:
     """Then the second is broken off."""
     stage = raced()

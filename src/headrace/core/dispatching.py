@@ -273,7 +273,7 @@ class Dispatcher:
     def began(self, call: Call, place: Place, attempt: int, now: float) -> None:
         """The first content of an attempt is here: it is the one that answers."""
         if self._hedger.enabled:
-            self._hedger.began(call, place, now)
+            self._hedger.began(call, place, attempt, now)
             self.decide(call, attempt, now)
             place = call.place or place
         call.first = now

@@ -238,6 +238,15 @@ class Gate:
         if now - self.pace.since >= WINDOW:
             self._tick(now)
 
+    def beaten(self, place: Place, now: float) -> None:
+        """Another instance began first with the same request. While nothing is known of how fast this one reads, it is
+        taken to need at least the time that it has had: else it would be guessed to be fast, and asked first, for ever.
+        """
+        if self.prefill_known or place.lapses is not None or not place.alone or place.tokens < _LONG_ENOUGH:
+            return
+        least = (now - place.entered) / (self._read + place.tokens - place.read_before)
+        self.prefill_seconds = min(max(self.prefill_seconds, least), _SLOWEST)
+
     def progressed(self, place: Place, tokens: int, now: float) -> None:
         """The request made `tokens` tokens since it last did."""
         if self._lapsing or self.limiter.looking:

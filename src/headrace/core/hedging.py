@@ -2,10 +2,11 @@
 
 Off unless it is asked for. When no first content came within a fixed time, or within the 95th percentile of what the
 pool has shown of late, the request goes to a second instance as well. Whoever begins first answers; the other one is
-broken off, which speaks neither for it nor against it, and costs the user nothing. The tokens are the price: hedges
-may send at most a share of the prompt tokens that first attempts sent, so that they cannot make an overload worse;
-and none is sent while anything waits for a place, to a tier that the request would not be sent to, or for class
-batch, which has time. A whole answer shows no first token, so only streams are hedged.
+broken off, which is no failure of it and costs the user nothing; but an instance that has not answered anything yet is
+guessed to be fast no longer. The tokens are the price: hedges may send at most a share of the prompt tokens that first
+attempts sent, so that they cannot make an overload worse; and none is sent while anything waits for a place, to a tier
+that the request would not be sent to, or for class batch, which has time. A whole answer shows no first token, so only
+streams are hedged.
 """
 
 from __future__ import annotations
@@ -85,8 +86,11 @@ class Hedger:
         if after is not None:
             call.hedging = self._timers.at(now + max(_SOONEST, after), call)
 
-    def began(self, call: Call, place: Place, now: float) -> None:
-        """The first content of `call`, whose first attempt is at `place`, is here, whoever made it."""
+    def began(self, call: Call, place: Place, attempt: int, now: float) -> None:
+        """The first content of `call`, whose first attempt is at `place`, is here, made by this attempt."""
+        if call.hedge is not None:
+            beaten = place if attempt == call.hedge.number else call.hedge.place
+            beaten.state.gate.beaten(beaten, now)
         self._timers.cancel(call.hedging)
         if call.request.form is AnswerForm.STREAM:
             tokens = call.pool.first_tokens
