@@ -23,7 +23,7 @@ OnTime = Callable[[str, float, float], None]
 def simulate(
     what: Annotated[
         list[str] | None,
-        typer.Argument(help="S1 to S9 (or a part, as S5-overload), or YAML files.", metavar="S1|FILE..."),
+        typer.Argument(help="S1 to S10 (or a part, as S5-overload), or YAML files.", metavar="S1|FILE..."),
     ] = None,
     *,
     policy: Annotated[str, typer.Option(help="Policies to compare, with commas between; `list` names them.")] = "fair",
@@ -38,7 +38,7 @@ def simulate(
 
     S1 flood against single requests, S2 four users below and four above their share, S3 interactive against batch,
     S4 long prompts against long answers, S5 conversations with shared prefixes, S6 fast and slow machines, S7 a machine
-    that refuses, S8 a real trace, S9 how many in flight.
+    that refuses, S8 a real trace, S9 how many in flight, S10 several gateways.
     """
     policies = _policies(policy)
     if plot is not None or html is not None:
@@ -112,7 +112,7 @@ def _scenarios(what: Sequence[str], journal: Path | None) -> list[Scenario]:
         if not scenario.clients:
             raise Refused(f"{scenario.name}: there are no clients in it; add some, or replay a --journal.")
     if not found:
-        raise Refused("Say what to simulate: S1 to S9, a YAML file, or --journal FILE.")
+        raise Refused("Say what to simulate: S1 to S10, a YAML file, or --journal FILE.")
     return found
 
 
