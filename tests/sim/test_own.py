@@ -17,12 +17,14 @@ from headrace.sim.suite import Suite
 WHOLE = """
 title: a crawler and people
 duration: 20
+gateways: 2
 machines:
   - {name: gpu, profile: h100, count: 2, limit: 8}
   - {name: old, profile: {step: 0.03, token: 0.0002, kv_read: 2.4e-7}}
 clients:
   - name: people
     users: 3
+    gateways: 1
     service_class: interactive
     arrivals: {type: poisson, rate: 0.5}
     prompt: {type: lognormal, mean: 300, sigma: 0.5}
@@ -43,8 +45,9 @@ def write(tmp_path: Path, text: str) -> Path:
 
 
 def test_a_whole_file_runs(tmp_path: Path) -> None:
-    """Machines are multiplied, profiles named or given, users numbered, weights and targets taken over."""
+    """Machines are multiplied, profiles named or given, users numbered, weights, targets and gateways taken over."""
     scenario = load(write(tmp_path, WHOLE))
+    assert (scenario.gateways, [client.gateways for client in scenario.clients]) == (2, [1, None])
     assert [machine.name for machine in scenario.machines] == ["gpu-1", "gpu-2", "old"]
     assert scenario.machines[0].profile == H100
     assert scenario.machines[2].profile.budget == 2048
@@ -78,6 +81,7 @@ def test_a_trace_is_found_beside_the_file(tmp_path: Path) -> None:
         ("type: burst", "type: flood", "Invalid value 'flood'"),
         ("at_most: 2", "at_most: 2, at_least: 1", "either at_most or at_least"),
         ("name: crawler", "name: old", "'old' is used twice"),
+        ("service_class: batch", "gateways: 3", r"'crawler' enters through more gateways than there are \(2\)"),
         ("machines:", "machines", "mine.yaml"),
         ("service_class: batch", "service_class: lazy", "Invalid enum value 'lazy'"),
     ],

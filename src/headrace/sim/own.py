@@ -110,6 +110,9 @@ def _scenario(file: File, path: Path) -> Scenario:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"{path}: the name '{twice}' is used twice")
+    lost = next((client.name for client in file.clients if (client.gateways or 1) > file.gateways), None)
+    if lost is not None:
+        raise ConfigError(f"{path}: client '{lost}' enters through more gateways than there are ({file.gateways})")
     fairness = FairnessSettings()
     weights = {**fairness.class_weights, **file.class_weights}
     return Scenario(
