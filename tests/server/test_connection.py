@@ -15,6 +15,7 @@ from tests.server.fakes import CHAT, DONE, WHOLE, FakeGateway, FakeReply, RawCli
 PATH = "/v1/chat/completions"
 STREAM = {**CHAT, "stream": True}
 BODY = json.dumps(CHAT).encode()
+WISH = {"connection": "upgrade, http2-settings", "upgrade": "h2c", "http2-settings": "AAMAAABkAAQAAP__"}
 
 
 def answer(reply: FakeReply) -> None:
@@ -212,3 +213,52 @@ async def test_shutting_down_lets_the_answer_end_and_then_closes() -> None:
         reply.end()
         assert await client.piece() == chunk("one")
         assert await client.closed() == b"%x\r\n%b\r\n0\r\n\r\n" % (len(DONE), DONE)
+
+
+@pytest.mark.parametrize("sent", [0, 7, len(BODY)])
+async def test_a_wish_for_another_protocol_is_passed_over(sent: int) -> None:
+    """Nothing else is spoken here: the request is answered as it is, with its body, however that comes."""
+    gateway = FakeGateway()
+    async with front_door(gateway) as front, front.client() as client:
+        client.send("GET", "/live", WISH)
+        client.send("GET", "/live", WISH)
+        assert [(await client.answer()).status for _ in range(2)] == [200, 200]
+        client.send("POST", PATH, {**WISH, "content-length": str(len(BODY))}, BODY[:sent])
+        await client.writer.drain()
+        client.writer.write(BODY[sent:])
+        answer(await gateway.arrived())
+        assert (await client.answer()).body == WHOLE
+        assert (await client.get("/live")).status == 200
+
+
+async def test_a_body_behind_such_a_wish_is_never_taken_for_a_request() -> None:
+    """Who passes requests on to this server takes it for a body as well."""
+    gateway = FakeGateway()
+    async with front_door(gateway) as front, front.client() as client:
+        hidden = b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n"
+        client.send("POST", PATH, {**WISH, "content-length": str(len(hidden))})
+        await client.writer.drain()
+        client.writer.write(hidden)
+        client.send("GET", "/live")
+        assert [(await client.answer()).status for _ in range(2)] == [400, 200]
+
+
+async def test_a_chunked_body_behind_such_a_wish_is_read() -> None:
+    """However the body is framed."""
+    gateway = FakeGateway()
+    async with front_door(gateway) as front, front.client() as client:
+        client.send("POST", PATH, {**WISH, "transfer-encoding": "chunked"})
+        client.writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY))
+        answer(await gateway.arrived())
+        assert (await client.answer()).body == WHOLE
+
+
+async def test_trailers_are_no_headers() -> None:
+    """What comes behind a chunked body says nothing of who asks."""
+    gateway = FakeGateway()
+    async with front_door(gateway) as front, front.client() as client:
+        client.send("POST", PATH, {"transfer-encoding": "chunked", "x-headrace-user": "alice"})
+        client.writer.write(b"%x\r\n%b\r\n0\r\nx-headrace-user: bob\r\n\r\n" % (len(BODY), BODY))
+        answer(await gateway.arrived())
+        assert gateway.replies[0].request.flow.user == "alice"
+        assert (await client.answer()).body == WHOLE

@@ -247,6 +247,14 @@ def test_a_priority_is_read_where_it_is_a_whole_number(given: object, read: int 
     assert parse("chat", body()).priority is None
 
 
+def test_lists_of_all_kinds_are_looked_into() -> None:
+    """What begins like a list of numbers may hold objects: their keys count, and so do their levels."""
+    assert parse("chat", body(x=[1, {"a": 1, "b": [2.5, "s"]}, {"a": 1}])).model == "m"
+    assert refused(b'{"model":"m","messages":[{"role":"user"}],"x":[1,{"a":1,"a":2}]}').fault.param == "a"
+    deep = b"[1," * DEPTH_LIMIT + b"1" + b"]" * DEPTH_LIMIT
+    assert "levels" in refused(b'{"model":"m","messages":[{"role":"user"}],"x":' + deep + b"}").fault.message
+
+
 def test_large_seeds_stay_apart() -> None:
     """Whole numbers are compared exactly, also where a float could not tell them apart."""
     one, two = (parse("chat", body(seed=2**60 + extra)) for extra in (0, 1))

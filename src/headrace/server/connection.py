@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from http import HTTPStatus
 from typing import cast
 
 import httptools
@@ -21,15 +20,15 @@ import uvicorn
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
-from headrace.errors import Fault, body_too_slow, invalid_request
+from headrace.errors import body_too_slow, invalid_request
 from headrace.server.app import Application
 from headrace.server.asgi_turn import AsgiTurn
 from headrace.server.direct import DirectExchange
-from headrace.server.exchange import headers_of
+from headrace.server.exchange import headers_of, status_line
 from headrace.server.intake import LINGER
 from headrace.server.limits import TimeLimit
+from headrace.server.refusals import last_words
 from headrace.server.turns import Turn, Unsent
-from headrace.wire.openai import error_body
 
 HEAD_LIMIT = 64 * 1024
 """Most bytes of a request line with its headers; more gets 431."""
@@ -38,29 +37,13 @@ HEAD_TIMEOUT = 30.0
 STALL_LOOKS = 4
 """How often per stall timeout it is seen whether a caller has taken something."""
 
+_FRAMING = (b"content-length", b"transfer-encoding")
+
 _log = structlog.get_logger("headrace.server")
 
 
-def _last_words(phrase: str, fault: Fault) -> bytes:
-    body = error_body(fault)
-    head = f"HTTP/1.1 {fault.status} {phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    return b"%bcontent-length: %d\r\n\r\n%b" % (head.encode(), len(body), body)
-
-
-_TOO_LARGE = _last_words(
-    "Request Header Fields Too Large",
-    invalid_request(f"The headers are larger than {HEAD_LIMIT} bytes. Send less.", status=431),
-)
-_UNREADABLE = _last_words(
-    "Bad Request", invalid_request("This is no HTTP request, or one that could be read in two ways.")
-)
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""
+_TOO_LARGE = last_words(invalid_request(f"The headers are larger than {HEAD_LIMIT} bytes. Send less.", status=431))
+_UNREADABLE = last_words(invalid_request("This is no HTTP request, or one that could be read in two ways."))
 
 
 class Connections:
@@ -70,9 +53,9 @@ class Connections:
     """
 
     def __init__(self, application: Application, keep_alive: float) -> None:
-        self.application = application
-        self.intake = application.intake
-        self.state = ServerState()
+        self.direct, self.intake = application.direct, application.intake
+        self.config: uvicorn.Config
+        self.state: ServerState
         self.loop = loop = asyncio.get_running_loop()
         self.heads = TimeLimit(loop, HEAD_TIMEOUT, Connection.cut)
         self.bodies = TimeLimit(loop, self.intake.settings.body_timeout, Connection.give_up_body)
@@ -84,8 +67,8 @@ class Connections:
 
     def __call__(self, config: uvicorn.Config, server_state: ServerState, **_: object) -> Connection:
         """A new one. What else uvicorn gives its protocols is nothing to these."""
-        self.state = server_state
-        return Connection(self, config)
+        self.config, self.state = config, server_state
+        return Connection(self)
 
     def opening(self, status: int) -> str:
         """See `turns.Shared`. uvicorn replaces its list of headers once a second, for the date."""
@@ -95,7 +78,7 @@ class Connections:
         opening = self._openings.get(status)
         if opening is None:
             headers = b"".join([b"%b: %b\r\n" % header for header in self._preamble_of]).decode("latin-1")
-            opening = self._openings[status] = f"HTTP/1.1 {status} {_phrase(status)}\r\n{headers}"
+            opening = self._openings[status] = status_line(status) + headers
         return opening
 
     def flush_soon(self, exchange: Unsent) -> None:
@@ -114,13 +97,13 @@ class Connections:
 
 
 class Connection(asyncio.Protocol):
-    """One connection. `transport` is None only before it is made."""
+    """One connection; uvicorn's server counts it, and tells it to shut down."""
 
     __slots__ = (
         "_advancing",
-        "_config",
         "_crowded",
         "_current",
+        "_framing",
         "_head_size",
         "_headers",
         "_limit",
@@ -135,16 +118,15 @@ class Connection(asyncio.Protocol):
     )
     __deletable__ = ("_parser",)  # the compiler wants to know what is deleted
 
-    def __init__(self, shared: Connections, config: uvicorn.Config) -> None:
+    def __init__(self, shared: Connections) -> None:
         self.transport: asyncio.Transport
         self._shared = shared
-        self._config = config
-        self._parser: httptools.HttpRequestParser = httptools.HttpRequestParser(self)
-        # What follows a request that said `connection: close` must not keep that one from being answered.
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._parser = self._new_parser()
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] | None = None
         """Of the head that is being read."""
+        self._framing = b""
+        """What the head said of its body, while that is put off; see `_parse`."""
         self._head_size = 0
         self._reading: Turn | None = None
         """Whose body is being read."""
@@ -183,9 +165,7 @@ class Connection(asyncio.Protocol):
         if self._reading is None:
             self._head_size += len(data)
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # there is nothing here to change to; the request is answered as it is
+            self._parse(data)
         except httptools.HttpParserError:
             self._refuse(_UNREADABLE)
             return
@@ -232,19 +212,23 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """The head is complete: which lane?"""
-        headers, parser = self._headers or [], self._parser
+        shared, headers, parser = self._shared, self._headers or [], self._parser
+        self._headers = None
+        self._framing = b""
+        if self._reading is not None:
+            return  # the body that was put off begins
+        if parser.should_upgrade():
+            self._framing = b"".join([b"%b: %b\r\n" % header for header in headers if header[0] in _FRAMING])
         turn: Turn
         route = None
         if parser.get_method() == b"POST":
-            direct = self._shared.application.direct
-            route = direct.get(self._url) or direct.get(self._url.partition(b"?")[0])
+            route = shared.direct.get(self._url) or shared.direct.get(self._url.partition(b"?")[0])
         if route is None:
-            turn = AsgiTurn(self._config, self._shared.state, self.transport, parser, self._url, headers, self.answered)
+            turn = AsgiTurn(shared.config, shared.state, self.transport, parser, self._url, headers, self.answered)
         else:
             modern = parser.get_http_version() != "1.0"
             keep_alive = modern and parser.should_keep_alive()
-            turn = DirectExchange(self, self._shared, route, headers_of(headers), keep_alive, modern)
-        self._headers = None
+            turn = DirectExchange(self, shared, route, headers_of(headers), keep_alive, modern)
         self._head_size = 0
         self._reading = turn
         self._waiting.append(turn)
@@ -256,6 +240,8 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The next bytes are a head again."""
+        if self._framing:
+            return
         if self._reading is not None:
             self._reading.arrived()
             self._reading = None
@@ -321,6 +307,33 @@ class Connection(asyncio.Protocol):
             self._advance()
 
     # ------------------------------------------------------------------ inside
+
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        parser = httptools.HttpRequestParser(self)
+        # What follows a request that said `connection: close` must not keep that one from being answered.
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
+
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser. It stops behind a head that asks for another protocol, and takes the request for complete.
+
+        There is no other protocol here, and so it is none: a body follows if the head told of one, or else the next
+        head. Some clients ask for HTTP/2 in that way, whatever they send.
+
+        Raises httptools.HttpParserError for what is no HTTP.
+        """
+        while True:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as wish:
+                data = data[wish.args[0] :]
+                if self._framing:
+                    self._parser = self._new_parser()
+                    data = b"POST / HTTP/1.1\r\n%b\r\n%b" % (self._framing, data)
+                elif not data:
+                    return
+            else:
+                return
 
     def _advance(self) -> None:
         """Let everybody do what can be done now; answers that are complete at once let the next one in."""

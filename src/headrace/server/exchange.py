@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import quote
 
@@ -82,6 +83,15 @@ def header(exchange: Exchange, name: str) -> str | None:
     """The value of a header by its lower-case name, as text."""
     value = exchange.headers.get(name.encode())
     return None if value is None else value.decode("latin-1")
+
+
+def status_line(status: int) -> str:
+    """The first line of an answer, with its end."""
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
+    return f"HTTP/1.1 {status} {phrase}\r\n"
 
 
 def header_value(value: str) -> str:

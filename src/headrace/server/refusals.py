@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import structlog
 
 from headrace.errors import Fault, invalid_request
-from headrace.server.exchange import Exchange
+from headrace.server.exchange import Exchange, status_line
 from headrace.server.identity import request_id_of
 from headrace.wire.openai import error_body
 
@@ -41,6 +41,13 @@ def refuse_early(exchange: Exchange, fault: Fault, *headers: tuple[str, str]) ->
     request_id = request_id_of(exchange)
     refuse(exchange, fault, [("x-request-id", request_id), *headers])
     _log.info("request", id=request_id, path=exchange.path[:_SHOWN_PATH], status=fault.status, code=fault.code)
+
+
+def last_words(fault: Fault) -> bytes:
+    """A whole answer, for a connection on which there is no request to answer; it is to be closed then."""
+    body = error_body(fault)
+    head = "content-type: application/json\r\nconnection: close\r\n"
+    return f"{status_line(fault.status)}{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
 def unknown_route(exchange: Exchange) -> None:

@@ -8,6 +8,7 @@ an engine that reads the last would not speak of the same request.
 from __future__ import annotations
 
 import json
+import re
 from typing import TypeAlias, cast
 
 import msgspec
@@ -18,6 +19,7 @@ JsonObject: TypeAlias = dict[str, JsonValue]
 DEPTH_LIMIT = 100
 """Most levels of lists and objects in a request."""
 
+_KEY_ENDS = re.compile(rb'"[ \t\r\n]*:')
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
@@ -75,8 +77,14 @@ def too_deep(text: bytes, limit: int = DEPTH_LIMIT) -> bool:
 
 
 def repeats_a_key(text: bytes, keys: int) -> bool:
-    """Whether valid JSON `text`, which built objects with `keys` keys in all, writes more of them than were kept."""
-    return text.count(b":") != keys and skeleton(text).count(b":") != keys
+    """Whether valid JSON `text`, which built objects with `keys` keys in all, writes more of them than were kept.
+
+    Colons are as many as keys, and more where strings have some; a quote with a colon behind it is rarer in strings.
+    What neither shows to be in order is counted exactly, which takes ten times as long.
+    """
+    if text.count(b":") == keys or len(_KEY_ENDS.findall(text)) == keys:
+        return False
+    return skeleton(text).count(b":") != keys
 
 
 def repeated_key(text: bytes) -> str | None:
