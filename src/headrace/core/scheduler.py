@@ -198,8 +198,13 @@ class Scheduler:
 
     def weighs_prefix(self, model: str) -> bool:
         """Whether it can matter for a request to `model` who has read the beginning of its prompt before."""
-        pools = map(self._fleet.pool, self._fallbacks.catalogue.models(model))
-        return self._prefixes and any(pool is not None and len(pool.members) > 1 for pool in pools)
+        if not self._prefixes:
+            return False
+        for name in self._fallbacks.catalogue.models(model):
+            pool = self._fleet.pool(name)
+            if pool is not None and len(pool.members) > 1:
+                return True
+        return False
 
     def load(self) -> tuple[int, int]:
         """Calls that wait in the queue, and calls that are under way (running, or between two attempts); O(1)."""

@@ -315,7 +315,8 @@ class Pipeline:
 
 
 def _names(random: Random) -> Iterator[str]:
-    return (f"{random.getrandbits(32):08x}-{number}" for number in itertools.count(1))
+    """Names for requests that have none, unlike those of other pipelines."""
+    return map(f"{random.getrandbits(32):08x}-{{}}".format, itertools.count(1))
 
 
 def _flow(request: PromptRequest) -> Flow:

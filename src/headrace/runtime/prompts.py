@@ -57,7 +57,7 @@ class PromptRequest:
     @property
     def tokens(self) -> int:
         """Estimated length of the prompt, at least 1."""
-        return estimated_tokens(self.input) or 1
+        return -(-len(self.input) // CHARACTERS_PER_TOKEN) or 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,6 @@ class Prepared(NamedTuple):
     def body(self) -> bytes:
         """The request as it was asked, as JSON."""
         return self.asked.body
-
-
-def estimated_tokens(text: str) -> int:
-    """Tokens of `text`, roughly; 0 only for an empty one."""
-    return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
 def fingerprint(prompt: PromptRequest, scope: str) -> bytes:
