@@ -62,6 +62,7 @@ class HttpBackend:
         self._apart = min(timeouts.idle / _LOOKS_PER_IDLE, timeouts.first_token, timeouts.attempt)
         """Seconds between two looks, at most: no limit of an attempt can be reached before the look after its start."""
         self._watch: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def forget_all_but(self, instances: Iterable[str]) -> None:
         """These are left; of the others no signs of life are kept."""
@@ -73,7 +74,9 @@ class HttpBackend:
         call = dispatch.request.payload
         if not isinstance(call, OpenAICall):
             raise TypeError("an HTTP engine takes OpenAI calls")
-        loop = asyncio.get_running_loop()
+        loop = self._loop
+        if loop is None:  # it is asked for once: that is a system call
+            loop = self._loop = asyncio.get_running_loop()
         attempt = _Attempt(self, dispatch, call, port, loop.time)
         attempt.begin()
         if self._watch is None:

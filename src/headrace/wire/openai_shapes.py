@@ -39,9 +39,11 @@ class Choice(msgspec.Struct, gc=False):
     @property
     def has_content(self) -> bool:
         """It carries something a caller would see: any field of the delta but the role."""
-        if bytes(self.text) not in EMPTY:
-            return True
-        return any(name != "role" and bytes(value) not in EMPTY for name, value in (self.delta or {}).items())
+        if self.delta is not None:
+            for name, value in self.delta.items():
+                if name != "role" and bytes(value) not in EMPTY:
+                    return True
+        return bytes(self.text) not in EMPTY
 
     @property
     def tool_calls(self) -> list[ToolCall]:
@@ -189,11 +191,9 @@ def model_in(member: bytes) -> str:
 
 
 def usage_chunk(payload: bytes, model: str) -> bytes:
-    """The usage that the chunk `payload` reports, in a chunk without a choice: that one itself, if it is one."""
+    """The usage that the chunk `payload` reports, in a chunk of its own."""
     like = chunk(payload)
     assert like is not None, "it was read before"
-    if like.choices == []:
-        return payload
     fields: dict[str, object] = {"id": like.id, "object": like.object, "created": like.created}
     fields = {name: value for name, value in fields.items() if value is not NOTHING}
     return msgspec.json.encode({**fields, "model": model, "choices": [], "usage": like.usage})

@@ -79,6 +79,7 @@ class OpenAIDecoder:
         "_reader",
         "_rename",
         "_talking",
+        "_usage_alone",
         "_usage_told",
         "_verdict",
         "_whole",
@@ -109,7 +110,8 @@ class OpenAIDecoder:
         self._rename: tuple[bytes, bytes] | None = None
         self._numbers: dict[int, ToolCallNumbers] | None = None
         self._usage_told = b""
-        """The chunk that told the usage."""
+        self._usage_alone = False
+        """The chunk that told the usage, and whether that is all it told."""
         self._begun = False
         self._whole: bytearray | None = None
         """An engine that was asked for a stream may answer with one JSON body; it is kept here until it ends."""
@@ -195,7 +197,7 @@ class OpenAIDecoder:
         usage = shapes.usage(chunk.usage)
         if usage is not None:
             self.usage = usage
-            self._usage_told = payload
+            self._usage_told, self._usage_alone = payload, chunk.choices == []
             self.tokens = usage.completion
         if choices or usage is None:
             if b'"tool_calls"' in payload:
@@ -203,11 +205,17 @@ class OpenAIDecoder:
             self._pass(choices, sse.event(payload), usage is None, frames)
 
     def _pass(self, choices: list[shapes.Choice], data: bytes, counted: bool, frames: list[Frame]) -> None:
-        finished = [choice for choice in choices if choice.finished]
-        if finished:
-            self._length_cut |= any(bytes(choice.finish_reason) == b'"length"' for choice in finished)
-        self._note(choices)
-        content = any(choice.has_content for choice in choices)
+        """Hand on a chunk, or hold it back; remember which choices it begins and finishes."""
+        content = finished = False
+        for choice in choices:
+            says = choice.has_content
+            content = content or says
+            if choice.finished:
+                finished = True
+                self._length_cut = self._length_cut or bytes(choice.finish_reason) == b'"length"'
+                self._finished = _with(self._finished, choice.index or 0)
+            elif says:
+                self._talking = _with(self._talking, choice.index or 0)
         if counted and (content or (self.started and not finished)):
             self.tokens += 1
         if self.started or content or finished:
@@ -215,14 +223,6 @@ class OpenAIDecoder:
             frames.append(Frame(data))
         else:
             self._hold(data)
-
-    def _note(self, choices: list[shapes.Choice]) -> None:
-        """Remember which choices have begun, and which are finished."""
-        for choice in choices:
-            if choice.finished:
-                self._finished = _with(self._finished, choice.index or 0)
-            elif choice.has_content:
-                self._talking = _with(self._talking, choice.index or 0)
 
     @property
     def _all_finished(self) -> bool:
@@ -291,7 +291,9 @@ class OpenAIDecoder:
         self._release(frames)
         if self.usage is not None:
             self.tokens = self.usage.completion
-            payload = shapes.usage_chunk(self._usage_told, self._call.model)
+            payload = self._usage_told
+            if not self._usage_alone:
+                payload = shapes.usage_chunk(payload, self._call.model)
             frames.append(Frame(sse.event(payload), usage_only=True))
         frames.append(Frame(DONE))
         self.ended = True
