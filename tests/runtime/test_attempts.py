@@ -292,6 +292,21 @@ async def test_a_timeout_says_what_was_used() -> None:
 
 
 @virtually
+async def test_each_attempt_has_limits_of_its_own() -> None:
+    """One watch looks at all of them; each is given up exactly when its own time is over, streams and whole answers."""
+    async with asking(steps.hang(), first_token=5.0, attempt=7.0, idle=60.0) as place:
+        early, late, whole = Notes(), Notes(), Notes()
+        place.start(early)
+        await later(3.0)
+        place.start(late)
+        place.start(whole, stream=False)
+        for notes, due in ((early, 5.0), (late, 8.0), (whole, 10.0)):
+            assert (await notes.end()).cause is Cause.TIMEOUT
+            assert asyncio.get_running_loop().time() == pytest.approx(due, abs=0.01)
+        assert not place.backend.running
+
+
+@virtually
 async def test_every_read_is_a_sign_of_life() -> None:
     """Heads and pieces of answers are counted for the instance, so that a busy one is not taken for dead."""
     async with asking(steps.answer("a b")) as place:
