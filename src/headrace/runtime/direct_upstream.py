@@ -112,22 +112,23 @@ class DirectUpstream:
     async def connect(self, place: Place) -> Link:
         """See `engine_exchange.Links`."""
         loop = asyncio.get_running_loop()
-        literal = place.literal
-        found = [literal] if literal is not None else await self._look_up(loop, place)
-        sock = await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=EYEBALLS)
-        context = _tls() if place.secure else None
-        try:
-            _, link = await loop.create_connection(
-                lambda: Link(self, place, loop),
-                sock=sock,
-                ssl=context,
-                server_hostname=place.host if place.secure else None,
-            )
-        except BaseException:
-            sock.close()
-            raise
-        self._links.add(link)
-        return link
+        context, name = (_tls(), place.host) if place.secure else (None, None)
+
+        def link() -> Link:
+            return Link(self, place, loop)
+
+        if place.numeric:
+            _, made = await loop.create_connection(link, place.host, place.port, ssl=context, server_hostname=name)
+        else:
+            found = await self._look_up(loop, place)
+            sock = await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=EYEBALLS)
+            try:
+                _, made = await loop.create_connection(link, sock=sock, ssl=context, server_hostname=name)
+            except BaseException:
+                sock.close()
+                raise
+        self._links.add(made)
+        return made
 
     def replayed(self) -> None:
         """See `engine_exchange.Links`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import socket
 from base64 import b64encode
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -42,14 +41,13 @@ class Place:
         object.__setattr__(self, "endpoint", (self.secure, self.host, self.port))
 
     @property
-    def literal(self) -> tuple[int, int, int, str, tuple[str, int]] | None:
-        """What `getaddrinfo` would say of a host that is an address already; None: it is a name."""
+    def numeric(self) -> bool:
+        """The host is an address itself; no name has to be looked up."""
         try:
-            version = ipaddress.ip_address(self.host).version
+            ipaddress.ip_address(self.host)
         except ValueError:
-            return None
-        family = socket.AF_INET if version == 4 else socket.AF_INET6
-        return family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (self.host, self.port)
+            return False
+        return True
 
 
 @lru_cache(maxsize=1024)
