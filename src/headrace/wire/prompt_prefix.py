@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TypeAlias
 
@@ -71,7 +72,7 @@ def prefix_of(call: OpenAICall, tenant: str, salt: bytes) -> tuple[int, ...]:
 
 def text_prefix(text: bytes, tenant: str, model: str, salt: bytes) -> tuple[int, ...]:
     """The chain of a prompt's text as the engine reads it, as `prefix_of`; empty where not one block is full."""
-    hasher = _salted((tenant, model), salt, b"prompt")
+    hasher = _prompts_of(tenant, model, salt).copy()
     # One hash that is read at the end of each block: what it says there covers all the text before.
     update, digest, digests = hasher.update, hasher.digest, list[bytes]()
     for start in range(0, min(len(text), _MOST_BYTES) - BLOCK_BYTES + 1, BLOCK_BYTES):
@@ -83,6 +84,12 @@ def text_prefix(text: bytes, tenant: str, model: str, salt: bytes) -> tuple[int,
 def session_prefix(tenant: str, user: str, session: str, salt: bytes) -> tuple[int, ...]:
     """A chain of one block that stands for a conversation whose text is too short to have one."""
     return (int.from_bytes(_salted((tenant, user, session), salt, b"session").digest()),)
+
+
+@lru_cache(maxsize=256)
+def _prompts_of(tenant: str, model: str, salt: bytes) -> blake2b:
+    """What every prompt of a tenant to a model begins with; to be copied."""
+    return _salted((tenant, model), salt, b"prompt")
 
 
 def _salted(names: Iterable[str], salt: bytes, kind: bytes) -> blake2b:
