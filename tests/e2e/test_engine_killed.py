@@ -82,7 +82,13 @@ async def test_an_engine_killed_under_many_streams_takes_nobody_else_along(tmp_p
     """New requests are all answered, cut streams go on or end with an error, and it is used again once it is back."""
     async with mock_engine(tmp_path, *ENGINE.split()) as one, mock_engine(tmp_path, *ENGINE.split()) as two:
         instances = [{**INSTANCE, "id": "one", "address": one.url}, {**INSTANCE, "id": "two", "address": two.url}]
-        config = {"server": {"log_level": "warning"}, "dead_letters": {"path": None}, "instances": instances}
+        config = {
+            "server": {"log_level": "warning"},
+            "dead_letters": {"path": None},
+            "instances": instances,
+            # Half of the streams at each: by what is learned of two processes on a busy machine it may be a fifth.
+            "load_balancer": {"strategy": "least_in_flight"},
+        }
         async with serving(json.dumps(config), tmp_path) as gateway, client(gateway.url, PATIENCE) as caller:
             crowd = Crowd(caller)
             streams = [asyncio.create_task(crowd.stream(number)) for number in range(STREAMS)]
