@@ -19,11 +19,12 @@ dialect. The library raises it as an exception:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True, gc=False):
     """An error to be told to a caller, free of any dialect.
 
     Types and codes are OpenAI's vocabulary (see docs/errors.md); `wire` renders them for other dialects.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from headrace.model import AttemptRecord, Cause, ServiceClass
 from headrace.runtime.stores import MOST_ATTEMPTS, DeadLetters, LetterFilter, Listed, StoredLetter, TakenIn, Tried
@@ -218,7 +218,7 @@ def test_a_line_that_is_no_letter_is_told_and_costs_no_other(line: bytes) -> Non
 )
 def test_what_no_letter_of_ours_would_say_is_refused(odd: dict[str, object]) -> None:
     """Numbers that no store or calendar can hold do not get in."""
-    (line,) = import_lines(export_lines([replace(letter(), **odd)]))  # type: ignore[arg-type]
+    (line,) = import_lines(export_lines([replace(letter(), **odd)]))
     assert isinstance(line, BadLine)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 
 from headrace import errors
 from headrace.model import Cause, Ending, Outcome, ServiceClass
@@ -94,7 +93,7 @@ async def test_a_letter_that_fails_again_is_tried_after_longer_and_longer_pauses
 
         def fail(attempt: Attempt) -> None:
             times.append(asyncio.get_running_loop().time())
-            attempt.finish(outcome=structs.replace(DOWN, detail=f"refused {len(times)}"))
+            attempt.finish(outcome=replace(DOWN, detail=f"refused {len(times)}"))
 
         at.bench.engines.script = fail
         replay = at.begin(number, tries=5)
@@ -155,7 +154,7 @@ async def test_what_cannot_be_sent_is_told_and_stays(change: dict[str, object], 
     """Nothing goes to an engine, and the others of the replay do."""
     async with desk() as at:
         at.bench.engines.script = always()
-        at.letters.add(replace(letter("odd", body=BODY), **change))  # type: ignore[arg-type]
+        at.letters.add(replace(letter("odd", body=BODY), **change))
         (odd,) = [kept.id for kept in at.letters.ring.oldest(1)]
         (fine,) = at.keep(1)
         replay = at.begin(odd, fine)

@@ -8,13 +8,14 @@ import json
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 from rich.table import Table
 
 from headrace.cli import Refused
@@ -238,7 +239,8 @@ def line_of(one: Listed) -> str:
 
 def letter_json(letter: StoredLetter) -> str:
     """Everything that is kept of a letter, indented; the request as JSON where it is, else in base64."""
-    fields = {**asdict(letter), "died_at": moment(letter.died_at), "body": readable(letter.body)}
+    fields = msgspec.to_builtins(replace(letter, body=None))
+    fields |= {"died_at": moment(letter.died_at), "body": readable(letter.body)}
     return json.dumps(fields, indent=2, ensure_ascii=False)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from msgspec import Struct
@@ -112,8 +111,7 @@ class CacheResult(StrEnum):
     HIT = "hit"
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptRecord:
+class AttemptRecord(Struct, frozen=True, gc=False):
     """One try at one instance, for dead letters and the flight recorder."""
 
     number: int
@@ -129,8 +127,7 @@ class AttemptRecord:
     """The model that was asked, where it is another than the request names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetter:
+class DeadLetter(Struct, frozen=True, kw_only=True, gc=False):
     """A request that was not answered, with what is needed to understand and replay it."""
 
     request: Request

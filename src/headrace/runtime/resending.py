@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from headrace.errors import Fault, HeadraceError, cancelled, upstream_error
 from headrace.model import AnswerForm, Bury, DeadLetter, Decision, Ending, Event, Flow, Request, ServiceClass

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import traceback
-from dataclasses import replace
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from headrace.errors import Fault, HeadraceError, invalid_request, upstream_error
 from headrace.model import Cause, Outcome, Usage
@@ -39,7 +38,7 @@ def outcome_of(error: BaseException, usage: Usage | None, committed: bool) -> Ou
         case WorkerError():
             outcome = _by_status(error.status, error.retry_after, error.message)
         case HeadraceError():
-            outcome = structs.replace(_by_status(error.fault.status, error.fault.retry_after, ""), fault=error.fault)
+            outcome = replace(_by_status(error.fault.status, error.fault.retry_after, ""), fault=error.fault)
         case TimeoutError():
             outcome = Outcome(Cause.TIMEOUT, detail="the worker timed out")
         case ConnectionError():
@@ -49,18 +48,18 @@ def outcome_of(error: BaseException, usage: Usage | None, committed: bool) -> Ou
             _log.error("a worker failed with %s at\n%s", type(error).__qualname__, place)
             outcome = Outcome(Cause.SERVER_ERROR, detail=type(error).__name__)
     if committed and outcome.cause is Cause.CONNECT:
-        outcome = structs.replace(outcome, cause=Cause.BROKEN_STREAM)
-    return structs.replace(outcome, usage=usage, committed=committed)
+        outcome = replace(outcome, cause=Cause.BROKEN_STREAM)
+    return replace(outcome, usage=usage, committed=committed)
 
 
 def _by_status(status: int, retry_after: float | None, message: str) -> Outcome:
     headers = {} if retry_after is None else {"retry-after": f"{retry_after:.3f}"}
     outcome = refused(status, headers, b"", 0.0)
-    outcome = structs.replace(outcome, detail=f"status {status}")
+    outcome = replace(outcome, detail=f"status {status}")
     if outcome.cause is Cause.REJECTED and message:
-        return structs.replace(outcome, fault=invalid_request(message, status=status))
+        return replace(outcome, fault=invalid_request(message, status=status))
     if outcome.cause is Cause.SERVER_ERROR and status == 503:
-        return structs.replace(outcome, fault=unavailable())
+        return replace(outcome, fault=unavailable())
     return outcome
 
 

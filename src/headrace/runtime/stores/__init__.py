@@ -7,8 +7,11 @@ unless a parameter is called `now`: that one is the scheduler's clock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.model import AnswerForm, AttemptRecord, DeadLetter, ServiceClass, Usage
 from headrace.runtime.stores.feed import Feed
@@ -52,8 +55,7 @@ class Cache(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredLetter:
+class StoredLetter(Struct, frozen=True, kw_only=True, gc=False):
     """A request that was not answered, as it is kept. It never holds credentials: no header is in here."""
 
     request_id: str

@@ -7,9 +7,10 @@ a line that is damaged, too long or of something else is told by its number, and
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
 from headrace.runtime.stores import MOST_ATTEMPTS, StoredLetter
 

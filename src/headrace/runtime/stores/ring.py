@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import islice
+
+from msgspec.structs import replace
 
 from headrace.runtime.stores import CAPACITY, LetterFilter, StoredLetter, TakenIn, Tried
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Generic, ParamSpec, TypeVar
+
+from msgspec.structs import replace
 
 from headrace.core.breaker import Breaker
 from headrace.errors import CallerError, CircuitOpen, circuit_open

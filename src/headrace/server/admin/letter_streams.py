@@ -48,7 +48,7 @@ async def drained(letters: DeadLetters, reader_gone: Callable[[], Awaitable[bool
                 continue
             sent = False
             try:
-                yield export_line(replace(letter, claimed=False))
+                yield export_line(msgspec.structs.replace(letter, claimed=False))
                 sent = not await reader_gone()
             finally:
                 await (letters.done(letter.id) if sent else letters.release(letter.id))
