@@ -4,8 +4,9 @@ Chat completions, completions and embeddings. The parts live in modules of their
 """
 
 from headrace.wire.openai_answer import assemble, split
-from headrace.wire.openai_call import MODEL_NAME_LIMIT, OpenAICall, fingerprint, parse
+from headrace.wire.openai_call import OpenAICall
 from headrace.wire.openai_errors import error_body, error_frame
+from headrace.wire.openai_request import MODEL_NAME_LIMIT, fingerprint, parse
 from headrace.wire.openai_text import TextAnswer, model_body, models_body
 
 __all__ = [
