@@ -31,6 +31,21 @@ def overdue_picks(scheduler: Scheduler, now: float) -> list[str]:
     ]
 
 
+def outdated_answers(scheduler: Scheduler, now: float) -> list[str]:
+    """Instances that would say something else now than what a pool remembers of them while something waits.
+
+    Those that are to be asked in the next look may.
+    """
+    return [
+        f"{state.instance.id}: {reason!r} is remembered, {fresh!r} is so"
+        for pool in scheduler._fleet.pools()
+        if pool.room is not None
+        for at, (state, reason) in enumerate(zip(pool.members, pool.reasons, strict=True))
+        if at not in pool._touched
+        and reason != (fresh := state.closed(pool.least, now) or ("slow_start" if pool.holds_back(state, now) else ""))
+    ]
+
+
 def _in_turn(node: Node[Call], slack: float) -> list[Call]:
     if not node.children:
         waiting = sorted((order, entry.item.id, entry) for order, entry in node.queue if entry.queued)

@@ -199,6 +199,17 @@ def test_what_others_cannot_take_goes_to_it_at_once() -> None:
     assert at(left) == {"a": 2, "b": 8}
 
 
+def test_who_is_bound_to_it_is_not_held_back() -> None:
+    """Others wait for the instances that run already; nobody else could take this one."""
+    stage = Stage(engine("a", 4), engine("b", 1))
+    stage.do(0.0, Drained("a"))
+    stage.do(0.0, Drained("a", draining=False))
+    crowd(stage, 2)
+    assert at(stage) == {"a": 1, "b": 1}
+    assert stage.do(0.0, arrive("other", "ann")) == ["join other"]
+    assert stage.do(0.0, arrive("bound", "bob", only="a")) == ["join bound", "dispatch bound #1 a"]
+
+
 def test_a_remote_instance_is_no_reason_to_hold_a_local_one_back() -> None:
     """It would be asked first what is cheap here; and the other way round."""
     stage = Stage(engine("a", 8), engine("far", 8, tier=Tier.REMOTE))

@@ -24,7 +24,7 @@ def decide(to: Pool, outcome: Outcome, failures: int = 1, now: float = 0.0, **as
     """The verdict on a call that failed so often, last at `a`."""
     made = call(to, **asked)
     made.failures = failures
-    made.tried = {"a"}
+    made.tried = ("a",)
     return Recovery(_SETTINGS, Random(1)).decide(made, outcome, now)
 
 

@@ -122,11 +122,11 @@ def test_one_that_was_tried_is_used_only_when_no_other_is_open() -> None:
     """Fresh ones first; a tried one rather than idling; never one that refused the key while another is up."""
     to = pool(engine("a"), engine("b"))
     made = call(to)
-    made.tried = {"a"}
+    made.tried = ("a",)
     assert ids(router().choose(made, 0.0)) == ["b"]
     to.members[1].acquire(request("x"), 1.0, False, 0.0)
     assert ids(router().choose(made, 0.0)) == ["a"]
-    made.records.append(AttemptRecord(1, "a", 0.0, 0.0, Cause.UPSTREAM_AUTH))
+    made.records = (AttemptRecord(1, "a", 0.0, 0.0, Cause.UPSTREAM_AUTH),)
     assert ids(router().choose(made, 0.0)) == ["-"]
 
 

@@ -39,7 +39,7 @@ from headrace.model import (
     WakeAt,
     Woke,
 )
-from tests.core.eligible import overdue_picks
+from tests.core.eligible import outdated_answers, overdue_picks
 from tests.core.inventory import holdings
 
 _QUIET = {Ending.ANSWERED, Ending.REJECTED, Ending.CANCELLED}
@@ -214,6 +214,8 @@ class World:
         self._check_time()
         blame = overdue_picks(self.scheduler, self.now)
         assert not blame, f"idle although it could go: {blame}"
+        outdated = outdated_answers(self.scheduler, self.now)
+        assert not outdated, f"not asked although something happened: {outdated}"
 
     def _check_tickets(self) -> None:
         book, alive = self.scheduler._book, self.alive()

@@ -154,7 +154,7 @@ class Book:
             Settle(request.id, call.id, ending, fault, ticket.cache, usage, instance, attempts, call.resumes)
         )
         if ending not in _CLOSED:
-            self._bury(request, ending, fault, ticket.arrived, now, tuple(call.records))
+            self._bury(request, ending, fault, ticket.arrived, now, call.records)
 
     def refuse(self, request: Request, ending: Ending, fault: Fault, now: float, lease: Lease | None = None) -> None:
         """Turn a request away at the door: it was never accepted."""

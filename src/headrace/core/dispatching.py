@@ -238,7 +238,7 @@ class Dispatcher:
         call.attempt += 1
         call.number = call.attempt
         call.first = None
-        call.tried.add(state.instance.id)
+        call.tried += (state.instance.id,)
         streamed = request.form is AnswerForm.STREAM
         call.place = state.acquire(request, weight(state, call), streamed, now, call.flow.service_class, call.carried)
         for other in state.pools:
@@ -260,7 +260,7 @@ class Dispatcher:
         if state is None:
             return
         call.attempt += 1
-        call.tried.add(state.instance.id)
+        call.tried += (state.instance.id,)
         place = state.acquire(call.request, weight(state, call), True, now, call.flow.service_class)
         call.hedge = Second(call.attempt, place)
         for pool in state.pools:
@@ -317,7 +317,7 @@ class Dispatcher:
         state = place.state
         state.release(place, outcome, self._settings.recovery, now)
         if outcome.cause is not Cause.OK:
-            call.records.append(_record(call, attempt, place, outcome, now))
+            call.records += (_record(call, attempt, place, outcome, now),)
         if self.backlog.size:
             self.touch(state)
         pool = call.pool

@@ -141,7 +141,7 @@ class Endings:
         call.taken_over = True
         call.failures = call.spent = 0
         call.produced = 0
-        call.tried.clear()
+        call.tried = ()
         for ticket in call.members.values():
             self._book.schedule_expiry(ticket, now)
         self._dispatcher.enqueue(call, now, head=True)

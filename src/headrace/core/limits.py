@@ -87,16 +87,17 @@ class Denied:
 class SlidingWindow:
     """Exact log of the last `limit` admissions within `window` seconds."""
 
-    __slots__ = ("_log", "_window", "limit")
+    __slots__ = ("_window", "limit", "log")
 
     def __init__(self, limit: int, window: float = WINDOW) -> None:
         self.limit = limit
         self._window = window
-        self._log: deque[float] = deque()
+        self.log: deque[float] = deque()
+        """When each was admitted, in order; those that are too old are dropped by `peek`."""
 
     def peek(self, now: float) -> float:
         """Seconds until one more request fits; 0.0: it fits now."""
-        log = self._log
+        log = self.log
         edge = now - self._window
         while log and log[0] <= edge:
             log.popleft()
@@ -108,12 +109,12 @@ class SlidingWindow:
 
     def take(self, now: float) -> None:
         """Count a request that `peek` let through."""
-        log = self._log
+        log = self.log
         log.append(now if not log or now >= log[-1] else log[-1])
 
     def give_back(self, at: float) -> None:
         """Forget the request counted at `at`. O(1) for the latest one, else a search."""
-        log = self._log
+        log = self.log
         if log and log[-1] == at:
             log.pop()
         elif log and log[0] <= at:
@@ -122,7 +123,7 @@ class SlidingWindow:
 
     def idle(self, now: float) -> bool:
         """Whether nothing lies in the window."""
-        return not self._log or self._log[-1] <= now - self._window
+        return not self.log or self.log[-1] <= now - self._window
 
 
 class TokenBucket:
@@ -174,7 +175,7 @@ class TokenBucket:
 class _Account:
     """What one key has used."""
 
-    __slots__ = ("bucket", "rule", "running", "window")
+    __slots__ = ("_most", "bucket", "rule", "running", "window")
 
     def __init__(self, rule: LimitRule, now: float) -> None:
         self.window: SlidingWindow | None = None
@@ -185,7 +186,7 @@ class _Account:
 
     def adopt(self, rule: LimitRule, now: float) -> None:
         """Follow a changed rule without forgetting what was used."""
-        self.rule = rule
+        self.rule, self._most = rule, rule.concurrency
         if rule.requests_per_minute is None:
             self.window = None
         elif self.window is None:
@@ -203,12 +204,12 @@ class _Account:
 
     def fits(self, tokens: int, now: float) -> bool:
         """Whether no limit refuses."""
-        window, bucket, most = self.window, self.bucket, self.rule.concurrency
-        return (
-            (window is None or window.peek(now) == 0.0)
-            and (bucket is None or bucket.peek(tokens, now) == 0.0)
-            and (most is None or self.running < most)
-        )
+        window = self.window
+        if window is not None and len(window.log) >= window.limit and window.peek(now) > 0.0:
+            return False
+        if self.bucket is not None and self.bucket.peek(tokens, now) > 0.0:
+            return False
+        return self._most is None or self.running < self._most
 
     def refusal(self, key: str, tokens: int, now: float) -> Denied | None:
         """The refusal with the longest wait, if any limit refuses."""
@@ -225,10 +226,10 @@ class _Account:
         return max(refusals, key=lambda refusal: refusal.retry_after, default=None)
 
     def take(self, tokens: int, now: float) -> None:
-        """Take what `fits` allowed."""
+        """Take what `fits` allowed; `now` never falls from one call to the next."""
         self.running += 1
         if self.window is not None:
-            self.window.take(now)
+            self.window.log.append(now)
         if self.bucket is not None:
             self.bucket.take(tokens, now)
 
@@ -287,17 +288,18 @@ class Limiter:
             self._now = now
         else:
             now = self._now
+        known, fits = self._accounts, True
         accounts: list[_Account] = []
         for key, rule in keys:
-            account = self._accounts.get(key)
+            account = known.get(key)
             if account is None or account.rule is not rule:
                 account = self._enter(key, rule, now)
             else:
-                self._accounts.move_to_end(key)
+                known.move_to_end(key)
             accounts.append(account)
-        for account in accounts:
-            if not account.fits(tokens, now):
-                return _refusal(accounts, keys, tokens, now)
+            fits = fits and account.fits(tokens, now)
+        if not fits:
+            return _refusal(accounts, keys, tokens, now)
         for account in accounts:
             account.take(tokens, now)
         return Lease(accounts, tokens, now)

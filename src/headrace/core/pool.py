@@ -55,7 +55,6 @@ class Pool:
         "_charged_since",
         "_opens",
         "_returning",
-        "_rooms",
         "_touched",
         "between",
         "first_tokens",
@@ -65,6 +64,7 @@ class Pool:
         "rate",
         "reasons",
         "room",
+        "roomy",
         "tree",
         "turned_at",
         "waited",
@@ -92,7 +92,8 @@ class Pool:
         """For whom there was room when the last dispatch was over; None: nothing waited then, or it is not known."""
         self.reasons = [""] * len(members)
         """Why each instance had no room for the smallest of the queued requests, or ""; as of the last `look`."""
-        self._rooms = [Room.NONE] * len(members)
+        self.roomy: dict[InstanceState, Room] = {}
+        """The instances that had room, and for whom; as of the last `look`."""
         self._opens = [inf] * len(members)
         """When each may take more without any event."""
         self._returning = False
@@ -152,19 +153,30 @@ class Pool:
             state = self.members[at]
             if state.ramp is not None:
                 self._returning = True
-            self._rooms[at] = self._ask(at, state, now)
+            room = self._ask(at, state, now)
+            if room is Room.NONE:
+                self.roomy.pop(state, None)
+            else:
+                self.roomy[state] = room
         self._asked |= self._touched
         self._touched.clear()
-        self.room = max(self._rooms, default=Room.NONE)
+        self.room = max(self.roomy.values(), default=Room.NONE)
         return self.room
 
+    def able(self) -> list[InstanceState]:
+        """The instances to which something may be sent at all; as of the last `look`."""
+        return [state for state, reason in zip(self.members, self.reasons, strict=True) if reason not in _AWAY]
+
     def _ask(self, at: int, state: InstanceState, now: float) -> Room:
-        """For whom one instance has room; why it has none for others is noted."""
+        """For whom one instance has room; why it has none for others is noted.
+
+        One that is held back has room for those who are bound to it.
+        """
         held = state.ramp is not None and self.holds_back(state, now)
         reason = state.shut(now) or state.gate.shut(self.least, now)
         self.reasons[at] = reason or ("slow_start" if held else "")
         if not reason:
-            return Room.NONE if held else Room.ANYBODY
+            return Room.ANYBODY
         if held or reason not in _KEPT or (reason == "in_flight" and state.gate.in_flight >= state.gate.limiter.ample):
             return Room.NONE
         return Room.NONE if state.gate.shut(self.least, now, guest=True) else Room.GUESTS

@@ -23,13 +23,13 @@ Strategies:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.core.instance_state import InstanceState
 from headrace.core.settings import GateSettings, RoutingSettings, Strategy
 from headrace.core.ticket import Call
-from headrace.model import Cause, Tier
+from headrace.model import Cause, ServiceClass, Tier
 
 if TYPE_CHECKING:
     from random import Random
@@ -50,6 +50,9 @@ class Router:
         self._settings = settings
         self._gate = gate
         self._random = random
+        usual = gate.tpot.get(ServiceClass.NORMAL, gate.tpot_most)
+        self._usual_bears_most = all(bears <= usual for bears in gate.tpot.values())
+        """An instance that has no room for a request of class normal has none for another one, either."""
         self._picks = 0
         self.asks_again: float | None = None
         """When the first of the calls that were passed over since this was cleared may go elsewhere: it is kept for its
@@ -63,11 +66,16 @@ class Router:
             if state.shut(now) or state.gate.shut(_unread(state, call), now, call.flow.service_class, guest):
                 return None
             return state
-        able = [state for state in members if not state.shut(now)]
-        open_now = open_for(able, call, now, guest) if not call.tried else _open_again(able, call, now, guest)
+        pool = call.pool
+        if members is pool.members and pool.room is not None and self._usual_bears_most:
+            able, roomy = pool.able(), pool.roomy
+        else:
+            able, roomy = [state for state in members if not state.shut(now)], None
+        find = _open_again if call.tried else open_for
+        open_now = find(able, call, now, guest, roomy)
         if not open_now and self._settings.spill_after and self._spills(call, able, now):
             able = [state for state in able if state.instance.tier is Tier.REMOTE]
-            open_now = open_for(able, call, now, guest) if not call.tried else _open_again(able, call, now, guest)
+            open_now = find(able, call, now, guest, roomy)
         if call.request.prefix and len(able) > 1 and self._waits_for_home(call, able, open_now, now):
             return None
         return self._best(open_now, call)
@@ -182,12 +190,17 @@ def _overlooked(candidates: Sequence[InstanceState], call: Call) -> InstanceStat
     return None
 
 
-def open_for(able: Sequence[InstanceState], call: Call, now: float, guest: bool) -> list[InstanceState]:
-    """Those of the instances to which `call` may be sent now, remote ones only where none is local."""
-    service_class = call.flow.service_class
+def open_for(
+    able: Sequence[InstanceState], call: Call, now: float, guest: bool, roomy: Container[InstanceState] | None = None
+) -> list[InstanceState]:
+    """Those of the instances to which `call` may be sent now, remote ones only where none is local.
+
+    `roomy`: those that have room for anything at all; None: it is not known.
+    """
+    service_class, tier = call.flow.service_class, _tier(able)
     return [
         state
-        for state in _tier(able)
+        for state in (tier if roomy is None else [state for state in tier if state in roomy])
         if not state.gate.shut(_unread(state, call), now, service_class, guest)
         and (state.ramp is None or not call.pool.holds_back(state, now))
     ]
@@ -199,18 +212,20 @@ def _unread(state: InstanceState, call: Call) -> int:
     return (state.uncached(request) if request.prefix else request.prompt_tokens) + call.carried
 
 
-def _open_again(able: Sequence[InstanceState], call: Call, now: float, guest: bool) -> list[InstanceState]:
+def _open_again(
+    able: Sequence[InstanceState], call: Call, now: float, guest: bool, roomy: Container[InstanceState] | None
+) -> list[InstanceState]:
     """For another attempt: one that was not tried; while those are full, one that is back from its cooldown.
 
     Without the second choice a place would stay empty, and everybody behind this call would wait for it.
     """
     fresh = [state for state in able if state.instance.id not in call.tried]
-    found = open_for(fresh, call, now, guest)
+    found = open_for(fresh, call, now, guest, roomy)
     if found:
         return found
     refused = {record.instance for record in call.records if record.cause is Cause.UPSTREAM_AUTH}
     again = [state for state in able if state.instance.id not in refused] or able
-    return [state for state in open_for(again, call, now, guest) if state not in fresh]
+    return [state for state in open_for(again, call, now, guest, roomy) if state not in fresh]
 
 
 def _tier(states: Sequence[InstanceState]) -> Sequence[InstanceState]:

@@ -118,7 +118,7 @@ class Scheduler:
         """
         out = self._book.out = []
         timers = self._timers
-        if isinstance(event, Arrived):
+        if type(event) is Arrived:
             # Those whose time is over make room first; and a request that will not wait is sent now or never.
             if timers.soonest <= now or self._drain_until is not None:
                 self._expire(now)
@@ -208,7 +208,7 @@ class Scheduler:
 
     def load(self) -> tuple[int, int]:
         """Calls that wait in the queue, and calls that are under way (running, or between two attempts); O(1)."""
-        queued = len(self._dispatcher.backlog)
+        queued = self._dispatcher.backlog.size
         return queued, len(self._book.calls) - queued
 
     def learned(self, now: float) -> tuple[Learned, ...]:
@@ -228,20 +228,21 @@ class Scheduler:
     # ------------------------------------------------------------------ facts
 
     def _take(self, event: _Later, now: float) -> None:
+        # By type, the most frequent first: to find that a struct is not an instance of a class costs ten times as much.
         book = self._book
-        if isinstance(event, (Started, Progressed)):
+        if type(event) is Progressed or type(event) is Started:
             self._progress(event, now)
-        elif isinstance(event, Finished):
+        elif type(event) is Finished:
             call = book.calls.get(event.call)
             if call is not None and call.runs(event.attempt):
                 self._endings.finish(call, event.attempt, event.outcome, now)
-        elif isinstance(event, Cancelled):
+        elif type(event) is Cancelled:
             ticket = book.tickets.get(event.ticket)
             if ticket is not None:
                 self._endings.leave(ticket, Ending.CANCELLED, None, now)
-        elif isinstance(event, Looked):
+        elif type(event) is Looked:
             self._door.looked(event.call, event.hit, now)
-        elif isinstance(event, Sealed):
+        elif type(event) is Sealed:
             call = book.calls.get(event.call)
             if call is not None:
                 call.joinable = False
@@ -303,7 +304,7 @@ class Scheduler:
         place = call.place
         if place is None:
             return
-        if isinstance(event, Started):
+        if type(event) is Started:
             if call.first is None:
                 self._dispatcher.began(call, place, attempt, now)
         elif attempt == call.number:

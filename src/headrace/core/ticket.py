@@ -180,8 +180,8 @@ class Call:
         """The attempt that holds `place`."""
         self.attempt = self.failures = self.spent = 0
         """Attempts in all; failed ones of the present leader at the present model, and at those before it."""
-        self.tried: set[str] = set()
-        self.records: list[AttemptRecord] = []
+        self.tried: tuple[str, ...] = ()
+        self.records: tuple[AttemptRecord, ...] = ()
         self.prices = (0.0, 0.0)
         """What a prompt and an output token cost it, fixed at its first dispatch."""
         self.prompt = request.prompt_tokens
@@ -253,7 +253,7 @@ class Call:
         self.model, self.rest, self.fallback = model, rest, cause
         self.spent += self.failures
         self.failures = 0
-        self.tried.clear()
+        self.tried = ()
         self.held = None
 
     def move(self, to: State) -> None:
