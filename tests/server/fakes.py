@@ -33,7 +33,7 @@ from headrace.runtime.relay import Reader
 from headrace.runtime.stores import DeadLetters
 from headrace.runtime.stores.memory import MemoryDeadLetters
 from headrace.server.app import Application, build_app
-from headrace.server.connection import Connections
+from headrace.server.connections import Connections
 from headrace.server.health import Health
 from headrace.server.settings import ServerSettings
 from headrace.testing import Changes, guarded

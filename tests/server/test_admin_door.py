@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 
 from headrace.server.admin.door import AdminDoor
 from headrace.server.app import Application
-from headrace.server.connection import Connections
+from headrace.server.connections import Connections
 from headrace.server.intake import Intake
 from headrace.server.settings import ServerSettings
 from headrace.testing import guarded

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace import errors
 from headrace.model import AnswerForm, Ending
@@ -55,13 +56,17 @@ async def test_requests_sent_ahead_are_answered_in_order() -> None:
 
 
 async def test_what_is_no_http_is_told_in_the_form_of_every_error() -> None:
-    """A head that cannot be read gets 400 with all four fields, and the connection ends."""
+    """A head that cannot be read gets 400 with all four fields, and the connection ends; the log says why."""
     for sent in (b"FOO BAR\r\n\r\n", b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: -2\r\n\r\n{}"):
-        async with front_door(FakeGateway()) as front, front.client() as client:
-            client.writer.write(sent)
-            answer = await client.answer()
-            assert (answer.status, set(answer.error)) == (400, {"message", "type", "param", "code"})
-            assert await client.closed() == b""
+        with capture_logs() as lines:
+            async with front_door(FakeGateway()) as front, front.client() as client:
+                client.writer.write(sent)
+                answer = await client.answer()
+                assert (answer.status, set(answer.error)) == (400, {"message", "type", "param", "code"})
+                assert await client.closed() == b""
+        (line,) = lines
+        assert (line["event"], line["status"]) == ("no request", 400)
+        assert "Invalid" in line["reason"]
 
 
 async def test_thousands_sent_ahead_are_all_answered() -> None:

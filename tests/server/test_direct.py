@@ -11,7 +11,8 @@ from uvicorn.server import ServerState
 
 from headrace.model import AnswerForm
 from headrace.server.app import build_app
-from headrace.server.connection import HEAD_TIMEOUT, Connections
+from headrace.server.connection import HEAD_TIMEOUT
+from headrace.server.connections import Connections
 from headrace.server.intake import LINGER
 from headrace.server.settings import ServerSettings
 from headrace.testing import on_virtual_time

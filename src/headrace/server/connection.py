@@ -11,24 +11,22 @@ under the same limit of time share one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import httptools
 import structlog
-import uvicorn
 from uvicorn.protocols.utils import get_remote_addr
-from uvicorn.server import ServerState
 
 from headrace.errors import body_too_slow, invalid_request
-from headrace.server.app import Application
 from headrace.server.asgi_turn import AsgiTurn
 from headrace.server.direct import DirectExchange
-from headrace.server.exchange import headers_of, status_line
-from headrace.server.intake import LINGER
+from headrace.server.exchange import headers_of
 from headrace.server.limits import TimeLimit
 from headrace.server.refusals import last_words
-from headrace.server.turns import Turn, Unsent
+from headrace.server.turns import Turn
+
+if TYPE_CHECKING:
+    from headrace.server.connections import Connections
 
 HEAD_LIMIT = 64 * 1024
 """Most bytes of a request line with its headers; more gets 431."""
@@ -37,63 +35,14 @@ HEAD_TIMEOUT = 30.0
 STALL_LOOKS = 4
 """How often per stall timeout it is seen whether a caller has taken something."""
 
+_SHOWN = 200
+"""Characters in the log of what could not be read."""
 _FRAMING = (b"content-length", b"transfer-encoding")
 
 _log = structlog.get_logger("headrace.server")
 
-
 _TOO_LARGE = last_words(invalid_request(f"The headers are larger than {HEAD_LIMIT} bytes. Send less.", status=431))
 _UNREADABLE = last_words(invalid_request("This is no HTTP request, or one that could be read in two ways."))
-
-
-class Connections:
-    """Makes the connections of one server, as uvicorn asks for them, and is what they share.
-
-    Made inside the loop that serves. `keep_alive`: seconds an idle connection is kept.
-    """
-
-    def __init__(self, application: Application, keep_alive: float) -> None:
-        self.direct, self.intake = application.direct, application.intake
-        self.config: uvicorn.Config
-        self.state: ServerState
-        self.loop = loop = asyncio.get_running_loop()
-        self.heads = TimeLimit(loop, HEAD_TIMEOUT, Connection.cut)
-        self.bodies = TimeLimit(loop, self.intake.settings.body_timeout, Connection.give_up_body)
-        self.idle = TimeLimit(loop, keep_alive, Connection.close_idle)
-        self.lingering = TimeLimit(loop, LINGER, Connection.close)
-        self._unsent: list[Unsent] = []
-        self._preamble_of: Sequence[tuple[bytes, bytes]] = ()
-        self._openings: dict[int, str] = {}
-
-    def __call__(self, config: uvicorn.Config, server_state: ServerState, **_: object) -> Connection:
-        """A new one. What else uvicorn gives its protocols is nothing to these."""
-        self.config, self.state = config, server_state
-        return Connection(self)
-
-    def opening(self, status: int) -> str:
-        """See `turns.Shared`. uvicorn replaces its list of headers once a second, for the date."""
-        if self.state.default_headers is not self._preamble_of:
-            self._preamble_of = self.state.default_headers
-            self._openings.clear()
-        opening = self._openings.get(status)
-        if opening is None:
-            headers = b"".join([b"%b: %b\r\n" % header for header in self._preamble_of]).decode("latin-1")
-            opening = self._openings[status] = status_line(status) + headers
-        return opening
-
-    def flush_soon(self, exchange: Unsent) -> None:
-        """See `turns.Shared`. One callback of the loop does it for all."""
-        if not self._unsent:
-            self.loop.call_soon(self._flush)
-        self._unsent.append(exchange)
-
-    def _flush(self) -> None:
-        unsent, self._unsent = self._unsent, []
-        for exchange in unsent:
-            try:
-                exchange.flush()
-            except Exception:  # noqa: BLE001 - a callback's outer edge: a mistake of ours with one holds up nobody else
-                _log.exception("an answer could not be sent on", path=exchange.path)
 
 
 class Connection(asyncio.Protocol):
@@ -166,10 +115,13 @@ class Connection(asyncio.Protocol):
             self._head_size += len(data)
         try:
             self._parse(data)
-        except httptools.HttpParserError:
+        except httptools.HttpParserError as error:
+            # What goes wrong in our own callbacks comes as an error of the parser as well.
+            _log.info("no request", status=400, peer=self.peer, reason=repr(error.__context__ or error)[:_SHOWN])
             self._refuse(_UNREADABLE)
             return
         if self._head_size > HEAD_LIMIT:
+            _log.info("no request", status=431, peer=self.peer)
             self._refuse(_TOO_LARGE)
             return
         self._advance()

@@ -267,7 +267,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 def _http_protocol(application: Application) -> type[asyncio.Protocol] | str:
     try:
-        from headrace.server.connection import Connections  # noqa: PLC0415 - needs httptools
+        from headrace.server.connections import Connections  # noqa: PLC0415 - needs httptools
     except ImportError:
         return "h11"
     # uvicorn calls what makes a connection, and asks nothing else of it.
