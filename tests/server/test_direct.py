@@ -46,7 +46,7 @@ class Wire(asyncio.Transport):
         self.ended = "aborted"
 
     def pause_reading(self) -> None:
-        pass
+        assert not self.ended, "a transport that closes can do nothing any more"
 
     def resume_reading(self) -> None:
         pass
@@ -110,6 +110,17 @@ async def test_a_turn_of_the_loop_is_one_write_of_a_stream() -> None:
     first, *others = caller.wire.written
     assert first.endswith(b"\r\n\r\n2\r\nab\r\n")
     assert others == [b"1\r\nc\r\n", b"1\r\nd\r\n0\r\n\r\n"]
+
+
+@on_virtual_time
+async def test_what_was_sent_behind_the_last_request_is_let_go() -> None:
+    """A request that says `connection: close` is the last one, whatever comes with it."""
+    caller = Caller()
+    last = b"POST /completions HTTP/1.1\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}"
+    caller.http.data_received(last + b"GET /live HTTP/1.1\r\n\r\n" + last)
+    (written,) = caller.wire.written
+    assert written.startswith(b"HTTP/1.1 400 ")
+    assert caller.wire.ended == "closed"
 
 
 @on_virtual_time

@@ -125,7 +125,7 @@ class Connection(asyncio.Protocol):
             self._refuse(_TOO_LARGE)
             return
         self._advance()
-        if self._waiting and not self._paused:
+        if self._waiting and not self._paused and not self.transport.is_closing():
             self._paused = True
             self.transport.pause_reading()
 
