@@ -74,12 +74,10 @@ def fingerprint(call: OpenAICall, scope: str) -> bytes:
     """
     fields = decode(call.body)
     assert isinstance(fields, dict)
-    kept = {name: value for name, value in fields.items() if name not in _HARMLESS}
-    digest = hashlib.sha256()
-    for part in (scope.encode(), call.endpoint.encode(), msgspec.json.encode(kept, order="sorted")):
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return digest.digest()
+    for name in _HARMLESS:
+        fields.pop(name, None)
+    named = f"{len(scope)}:{scope}:{call.endpoint}:".encode()
+    return hashlib.sha256(named + msgspec.json.encode(fields, order="sorted")).digest()
 
 
 def _refuse(message: str, param: str | None = None) -> NoReturn:
