@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,3 +35,9 @@ def _logs_as_nobody_set_them() -> Iterator[None]:
     yield
     if structlog.is_configured():
         structlog.reset_defaults()
+        logging.getLogger("headrace").setLevel(logging.NOTSET)
+        root = logging.getLogger()
+        root.setLevel(logging.WARNING)
+        for handler in root.handlers[:]:
+            if isinstance(handler.formatter, structlog.stdlib.ProcessorFormatter):
+                root.removeHandler(handler)
