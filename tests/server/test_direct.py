@@ -11,7 +11,7 @@ from uvicorn.server import ServerState
 
 from headrace.model import AnswerForm
 from headrace.server.app import build_app
-from headrace.server.connection import HEAD_TIMEOUT
+from headrace.server.connection import HEAD_LIMIT, HEAD_TIMEOUT
 from headrace.server.connections import Connections
 from headrace.server.intake import LINGER
 from headrace.server.settings import ServerSettings
@@ -230,3 +230,42 @@ async def test_bodies_count_until_they_are_answered() -> None:
     for one in (caller, other):
         assert one.intake.held == 0
     assert other.gateway.replies[0].cancelled == 1
+
+
+@on_virtual_time
+async def test_who_takes_no_answers_gets_no_others() -> None:
+    """What was sent ahead waits for the caller to read: answers do not pile up."""
+    caller = Caller()
+    caller.post()
+    caller.post()
+    caller.http.pause_writing()
+    caller.gateway.replies[0].end()
+    await passes(KEEP_ALIVE + 1)
+    assert len(caller.gateway.replies) == 1
+    assert not caller.wire.is_closing()
+    caller.http.resume_writing()
+    assert len(caller.gateway.replies) == 2
+
+
+@on_virtual_time
+async def test_a_closing_connection_that_takes_nothing_is_cut_off() -> None:
+    """The last bytes may be few: a caller that does not take them is not kept for ever either."""
+    caller = Caller(stall_timeout=100.0)
+    caller.post()
+    caller.wire.held = 100
+    caller.gateway.replies[0].end()
+    await passes(KEEP_ALIVE)
+    assert caller.wire.ended == "closed"
+    await passes(101)
+    assert caller.wire.ended == "aborted"
+
+
+@on_virtual_time
+async def test_trailers_are_bounded() -> None:
+    """What comes behind a chunked body is a head's size at most."""
+    caller = Caller()
+    caller.http.data_received(b"POST /completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n0\r\nx: ")
+    for _ in range(5):
+        assert not caller.wire.is_closing()
+        caller.http.data_received(b"x" * (HEAD_LIMIT // 4))
+    assert caller.wire.ended == "closed"

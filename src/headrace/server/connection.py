@@ -110,9 +110,8 @@ class Connection(asyncio.Protocol):
         del self._parser  # it leads back here, and what leads back waits for the garbage collector
 
     def data_received(self, data: bytes) -> None:
-        """Parse, then serve. A read in which a head is completed starts the count of its bytes anew."""
-        if self._reading is None:
-            self._head_size += len(data)
+        """Parse, then serve. The end of a head and a piece of a body start the count of a head's bytes anew."""
+        self._head_size += len(data)
         try:
             self._parse(data)
         except httptools.HttpParserError as error:
@@ -134,8 +133,7 @@ class Connection(asyncio.Protocol):
         self._crowded = True
         if self._current is not None:
             self._current.crowd()
-        if self._stall_timer is None:
-            self._look_for_stall(self.transport.get_write_buffer_size(), self._shared.loop.time())
+        self._beware_of_stall()
 
     def resume_writing(self) -> None:
         """The caller takes more."""
@@ -143,8 +141,13 @@ class Connection(asyncio.Protocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+        if self.transport.is_closing():
+            self._beware_of_stall()
         if self._current is not None:
             self._current.room()
+        else:
+            self._advance()
+            self._read_on()
 
     # ------------------------------------------------------------------ the parser's side
 
@@ -187,6 +190,7 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""
+        self._head_size = 0
         if self._reading is not None:
             self._reading.take(body)
 
@@ -218,9 +222,7 @@ class Connection(asyncio.Protocol):
             self._advance()
         else:
             self._watch()
-        if self._paused and not self._waiting and not self.transport.is_closing():
-            self._paused = False
-            self.transport.resume_reading()
+        self._read_on()
 
     def linger(self) -> None:
         """See `turns.Line`."""
@@ -230,21 +232,23 @@ class Connection(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """The server stops: close when the answers under way are complete."""
-        if self._current is None:
-            self.transport.close()
+        last = self._waiting[-1] if self._waiting else self._current
+        if last is None:
+            self.close()
         else:
-            (self._waiting[-1] if self._waiting else self._current).last()
+            last.last()
 
     def close(self) -> None:
-        """Enough: what was written still goes out."""
-        self._limit = None
+        """Enough: what was written still goes out, as long as the caller takes some of it."""
+        self._be_under(None)
         self.transport.close()
+        self._beware_of_stall()
 
     def close_idle(self) -> None:
         """Nothing was asked for a long time, or what was asked takes its time."""
         self._limit = None
-        if self._current is None:
-            self.transport.close()
+        if self._current is None and not self._waiting:
+            self.close()
 
     def cut(self) -> None:
         """Enough, at once."""
@@ -295,11 +299,9 @@ class Connection(asyncio.Protocol):
         try:
             while not self.transport.is_closing():
                 if self._current is None:
-                    if not self._waiting:
+                    if not self._waiting or self._crowded:  # who does not take answers gets no others
                         break
                     self._current = self._waiting.pop(0)
-                    if self._crowded:
-                        self._current.crowd()
                 current = self._current
                 current.proceed()
                 if self._current is current:
@@ -311,9 +313,11 @@ class Connection(asyncio.Protocol):
     def _watch(self) -> None:
         """What is to be waited for now, and how long."""
         shared, current = self._shared, self._current
-        if self._limit is shared.lingering or self.transport.is_closing():
+        if self._limit is shared.lingering:
             return
-        if current is None:
+        if self.transport.is_closing():
+            self.close()
+        elif current is None:
             self._be_under(shared.idle if self._headers is None else shared.heads)
         elif self._reading is current and isinstance(current, DirectExchange):
             self._be_under(shared.bodies)
@@ -333,6 +337,18 @@ class Connection(asyncio.Protocol):
         if limit is not None:
             limit.begin(self)
 
+    def _read_on(self) -> None:
+        """Nobody waits in line any more: somebody may come."""
+        if self._paused and not self._waiting and not self.transport.is_closing():
+            self._paused = False
+            self.transport.resume_reading()
+
+    def _beware_of_stall(self) -> None:
+        """Bytes wait for the caller: see to it that it takes some."""
+        held = self.transport.get_write_buffer_size()
+        if held and self._stall_timer is None:
+            self._look_for_stall(held, self._shared.loop.time())
+
     def _look_for_stall(self, size: int, since: float) -> None:
         """Cut off a caller that has taken nothing for too long; look again later otherwise."""
         now, timeout = self._shared.loop.time(), self._shared.intake.settings.stall_timeout
@@ -349,4 +365,4 @@ class Connection(asyncio.Protocol):
             return
         if self._current is None or not self._current.started:
             self.transport.write(answer)
-        self.transport.close()
+        self.close()
