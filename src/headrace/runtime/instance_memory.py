@@ -147,7 +147,10 @@ class InstanceMemory:
             await instance_table.prepare(conn)
             kept = await instance_table.read(conn)
         self._prepared = True
-        rows = [(replace(entry, instance=part(entry.instance, self._workers - 1, self._workers)), at) for entry, at in kept.registered]
+        rows = [
+            (replace(entry, instance=part(entry.instance, self._workers - 1, self._workers)), at)
+            for entry, at in kept.registered
+        ]
         self._registry.restore((entry for entry, _ in rows), kept.drained)
         self._rows = {entry.instance.id: (entry, at) for entry, at in rows}
         self._drained = kept.drained & {entry.instance.id for entry in self._registry.instances}
