@@ -24,6 +24,7 @@ Strategies:
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from headrace.core.instance_state import InstanceState
@@ -86,21 +87,19 @@ class Router:
         return self._best([s for s in open_for(able, call, now, False) if s.instance.id not in call.tried], call)
 
     def _best(self, candidates: list[InstanceState], call: Call) -> InstanceState | None:
-        best: InstanceState | None = None
-        best_key = (0.0, 0)
-        if len(candidates) > 1:
-            if self._settings.strategy is Strategy.TWO_CHOICES and len(candidates) > 2:
-                candidates = self._random.sample(candidates, 2)
-            speed = mean_speed(candidates)
-            for state in candidates:
-                key = (score(self._settings, state, call, speed), state.last_pick)
-                if best is None or key < best_key:
-                    best, best_key = state, key
-            if self._settings.strategy in _LEARNED:
-                return _overlooked(candidates, call) or best
-        elif candidates:
-            best = candidates[0]
-        return best
+        if len(candidates) < 2:
+            return candidates[0] if candidates else None
+        settings = self._settings
+        strategy = settings.strategy
+        if strategy is Strategy.TWO_CHOICES and len(candidates) > 2:
+            candidates = self._random.sample(candidates, 2)
+        speed = mean_speed(candidates) if strategy is Strategy.WEIGHTED else 0.0
+        best, least = candidates[0], inf
+        for state in candidates:
+            scored = score(settings, state, call, speed)
+            if scored < least or (scored == least and state.last_pick < best.last_pick):
+                best, least = state, scored
+        return (_overlooked(candidates, call) or best) if strategy in _LEARNED else best
 
     def picked(self, state: InstanceState) -> None:
         """Note that `state` was really used: its equals go before it next time."""
@@ -154,7 +153,9 @@ def score(settings: RoutingSettings, state: InstanceState, call: Call, speed: fl
     gate = state.gate
     match settings.strategy:
         case Strategy.FAIR_LOAD:
-            prefill = (gate.unstarted + state.uncached(call.request)) * gate.prefill_seconds
+            request = call.request
+            unread = state.uncached(request) if request.prefix else request.prompt_tokens
+            prefill = (gate.unstarted + unread) * gate.prefill_seconds
             crowd = (gate.in_flight + 1) * gate.prefill_seconds / gate.limiter.most
             return prefill * crowd / state.instance.capacity
         case Strategy.WEIGHTED:
@@ -197,11 +198,12 @@ def open_for(
 
     `roomy`: those that have room for anything at all; None: it is not known.
     """
-    service_class, tier = call.flow.service_class, _tier(able)
+    request, service_class, tier = call.request, call.flow.service_class, _tier(able)
+    prefix, most = request.prefix, request.prompt_tokens + call.carried
     return [
         state
         for state in (tier if roomy is None else [state for state in tier if state in roomy])
-        if not state.gate.shut(_unread(state, call), now, service_class, guest)
+        if not state.gate.shut(_unread(state, call) if prefix else most, now, service_class, guest)
         and (state.ramp is None or not call.pool.holds_back(state, now))
     ]
 
