@@ -112,6 +112,21 @@ async def test_news_without_end_are_no_answer(upstream: DirectUpstream, engine: 
     assert (await served(upstream, engine)).endings[0][0] is Failure.PROTOCOL
 
 
+@pytest.mark.parametrize("endless", [b"1;", b"1\r\n{\r\n0\r\nx: "], ids=["extension", "trailer"])
+async def test_what_comes_with_chunks_is_bounded(
+    upstream: DirectUpstream, engine: ScriptedEngine, endless: bytes
+) -> None:
+    """Neither behind a chunk's size nor behind the last chunk can an engine go on for ever."""
+
+    async def script(conn: ScriptedConnection) -> None:
+        await conn.raw(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + endless)
+        while True:
+            await conn.raw(b"x" * 10_000)
+
+    engine.once(script)
+    assert (await served(upstream, engine)).endings[0][0] is Failure.PROTOCOL
+
+
 async def test_an_upgrade_is_no_answer(upstream: DirectUpstream, engine: ScriptedEngine) -> None:
     """Nothing else than HTTP was asked for."""
     engine.once([steps.raw(b"HTTP/1.1 101 Go\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n"), steps.hang()])
@@ -206,13 +221,18 @@ async def test_links_are_told_apart_by_where_they_lead(upstream: DirectUpstream,
 
 @pytest.mark.parametrize(
     ("coding", "body"),
-    [("br", b"x"), ("gzip", gzip.compress(b"x" * 100)[:-9]), ("gzip", gzip.compress(bytes(2 * MOST_AT_ONCE)))],
-    ids=["unknown", "cut short", "bomb"],
+    [
+        ("br", b"x"),
+        ("gzip", gzip.compress(b"x" * 100)[:-9]),
+        ("gzip", gzip.compress(b"x") + b"y"),
+        ("gzip", gzip.compress(bytes(2 * MOST_AT_ONCE))),
+    ],
+    ids=["unknown", "cut short", "more behind it", "bomb"],
 )
 async def test_what_cannot_be_unpacked_is_no_answer(
     upstream: DirectUpstream, engine: ScriptedEngine, coding: str, body: bytes
 ) -> None:
-    """An unknown coding, an end that is missing, and an answer that would fill the memory."""
+    """An unknown coding, an end that is missing or not the end, and an answer that would fill the memory."""
     engine.once(steps.whole(200, body, (("content-encoding", coding),)))
     listener = await served(upstream, engine)
     assert listener.endings[0][0] is Failure.PROTOCOL

@@ -3,8 +3,9 @@
 A link knows nothing of pools and callers. It tells its rider what each read brought, and its owner when it is free
 again or lost. A body without a length ends with the connection; any other that ends with it was cut.
 
-Bounds: `HEADER_LINE` per header, `HEADERS` headers, `HEAD` bytes for a whole head; a request is handed to the socket
-in steps of `ONE_WRITE`, so that a large one neither holds up the loop nor is held twice.
+Bounds: `HEADER_LINE` per header, `HEADERS` headers, `HEAD` bytes for a whole head, and for what comes behind a chunk; a
+request is handed to the socket in steps of `ONE_WRITE`, so that a large one neither holds up the loop nor is held
+twice.
 """
 
 from __future__ import annotations
@@ -58,11 +59,11 @@ class Link(asyncio.Protocol):
     """A connection to one engine."""
 
     __slots__ = (
+        "_bare",
         "_complete",
         "_count",
         "_crowded",
         "_framed",
-        "_head_size",
         "_headers",
         "_keeps",
         "_owner",
@@ -86,7 +87,8 @@ class Link(asyncio.Protocol):
     """The parser's: a piece of the body. It goes straight to the others."""
     _told: bool
     _complete: bool
-    _head_size: int
+    _bare: int
+    """Bytes since the last of a body: a head, or what comes between and behind chunks."""
     _headers: dict[str, str]
 
     def __init__(self, owner: Owner, place: object, loop: asyncio.AbstractEventLoop) -> None:
@@ -163,13 +165,12 @@ class Link(asyncio.Protocol):
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         head = ending = None
-        if not self._told:
-            self._head_size += len(data)
-            if self._status >= 200:
-                self._told = True
-                head, self._headers = (self._status, self._headers), {}
-            elif self._head_size > HEAD:
-                broken = True
+        self._bare = 1 if body else self._bare + len(data)
+        if self._bare > HEAD:
+            broken = not self._complete
+        if not self._told and self._status >= 200:
+            self._told = True
+            head, self._headers = (self._status, self._headers), {}
         if self._complete:
             ending = PROPERLY
             self._free()
@@ -194,7 +195,7 @@ class Link(asyncio.Protocol):
         rider, self._rider, self._rest = self._rider, None, None
         if rider is None:
             return
-        answered = self._head_size > 0
+        answered = self._bare > 0
         if exc is None and self._told and not self._framed:
             rider.heard(None, b"", PROPERLY)
         elif exc is not None:
@@ -237,7 +238,7 @@ class Link(asyncio.Protocol):
     def _begin(self) -> None:
         """Nothing of an answer is here yet."""
         self._told = self._framed = self._complete = self._surplus = self._keeps = False
-        self._head_size = self._count = self._status = 0
+        self._bare = self._count = self._status = 0
         self._headers = {}
 
     def _free(self) -> None:

@@ -21,13 +21,14 @@ class Unpacker:
         self._begun = False
 
     def feed(self, data: bytes, last: bool) -> bytes:
-        """What `data` unpacks to. Raises UpstreamFailed when it does not, or when `last` comes before the end."""
+        """What `data` unpacks to. Raises UpstreamFailed when it does not, goes on behind its end, or ends before it."""
         self._begun = self._begun or bool(data)
         try:
             plain = self._packed.decompress(data, MOST_AT_ONCE)
         except zlib.error:
             raise UpstreamFailed(Failure.PROTOCOL, "the body cannot be unpacked") from None
-        if self._packed.unconsumed_tail or (last and self._begun and not self._packed.eof):
+        packed = self._packed
+        if packed.unconsumed_tail or packed.unused_data or (last and self._begun and not packed.eof):
             raise UpstreamFailed(Failure.PROTOCOL, "the body cannot be unpacked")
         return plain
 
