@@ -23,6 +23,7 @@ from tests.wire.halves import ENGINES, PROMPT, TEXT, Half
 NOTE = b": headrace resumed times=%d\n\n"
 TIMEOUTS = {"connect": 2, "first_token": 12, "idle": 8, "attempt": 100}
 SSE = (("content-type", "text/event-stream"),)
+SHARES = 10
 
 
 def paths(kind: str) -> tuple[str, dict[str, object]]:
@@ -156,12 +157,12 @@ async def test_a_stream_cut_anywhere_is_one_answer_to_its_caller(kind: str) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", range(4))
+@pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("kind", ENGINES)
 @virtually
 async def test_a_stream_cut_at_each_byte_is_one_answer_to_its_caller(kind: str, share: int) -> None:
-    """The same for all of them, a quarter at a time."""
-    places = _positions(kind, 1)[share::4]
+    """The same for all of them, some at a time: what runs on virtual time may not take for ever in real time."""
+    places = _positions(kind, 1)[share::SHARES]
     assert await _cut_at(kind, places) >= len(places) * 2 // 3
 
 
