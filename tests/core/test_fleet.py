@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from headrace.core.settings import BreakerSettings, FairnessSettings, RecoverySettings, Settings
 from headrace.model import AnswerForm, BreakerState, Cause, Outcome, Probed, ServedModel, Usage
@@ -178,3 +180,22 @@ def test_what_can_be_seen_says_why_nothing_is_sent() -> None:
     view = state.view(2.0)
     assert (view.closed_because, view.cooldown, view.in_flight) == ("cooldown", 4.0, 0)
     assert view.models == (ServedModel(name="*").name,)
+
+
+@given(
+    st.floats(0.0, 1e6), st.floats(0.0, 4.8), st.sampled_from([Cause.CONNECT, Cause.RATE_LIMITED]), st.integers(1, 4)
+)
+@example(0.88, 0.57, Cause.CONNECT, 1)
+@example(0.55, 0.82, Cause.CONNECT, 1)
+def test_it_may_be_asked_again_at_the_very_moment_it_names(
+    begun: float, later: float, cause: Cause, failures: int
+) -> None:
+    """Whether it cools down or its breaker is open, and whatever floats make of sums and differences: whoever is woken
+    then finds it back, and never a trifle too early, with nobody to wake him again."""
+    state = pool(engine("a"), settings=_SETTINGS).members[0]
+    attempt(state, [cause] * failures, _SETTINGS, begun)
+    asked = begun + 2.0 + later
+    opens = state.opens_at(asked)
+    assert opens is not None
+    assert state.shut(asked)
+    assert not state.shut(opens)

@@ -58,11 +58,11 @@ class Breaker:
         "_probe",
         "_recovery",
         "_threshold",
-        "_until",
         "_wait",
         "changes",
         "opened",
         "opened_at",
+        "until",
     )
 
     def __init__(self, threshold: int = 5, recovery: float = 60.0, max_backoff: float = 64.0) -> None:
@@ -75,7 +75,8 @@ class Breaker:
         self._failures = 0
         self.opened = self._by_hand = False
         """It is not closed: a probe has to succeed first."""
-        self._until = 0.0
+        self.until = 0.0
+        """When a probe may go, where it is open."""
         self._pass = Permit(probe=False)
         self._probe: Permit | None = None
         self._noted = BreakerState.CLOSED
@@ -86,7 +87,7 @@ class Breaker:
 
     def allows(self, now: float) -> bool:
         """Whether an attempt may be sent now; changes nothing."""
-        return not self.opened or (self._probe is None and now >= self._until)
+        return not self.opened or (self._probe is None and now >= self.until)
 
     def acquire(self, now: float) -> Permit:
         """The permit of an attempt that is sent now; a true one is the probe.
@@ -95,7 +96,7 @@ class Breaker:
         """
         if not self.opened:
             return self._pass
-        if self._probe is not None or now < self._until:
+        if self._probe is not None or now < self.until:
             return _VOID
         self._probe = Permit(probe=True)
         self._note(BreakerState.HALF_OPEN)
@@ -139,20 +140,20 @@ class Breaker:
 
     def relent(self, now: float) -> bool:
         """Let a probe go now, for what opened it seems to be over; False: it does not wait, or was opened by hand."""
-        if not self.opened or self._by_hand or now >= self._until:
+        if not self.opened or self._by_hand or now >= self.until:
             return False
-        self._until = now
+        self.until = now
         return True
 
     def state(self, now: float) -> BreakerState:
         """Half-open from the moment a probe may go until its result is known."""
         if not self.opened:
             return BreakerState.CLOSED
-        return BreakerState.OPEN if now < self._until else BreakerState.HALF_OPEN
+        return BreakerState.OPEN if now < self.until else BreakerState.HALF_OPEN
 
     def opens_in(self, now: float) -> float:
         """Seconds until a probe may go; 0.0 when closed or half-open."""
-        return max(self._until - now, 0.0) if self.opened else 0.0
+        return max(self.until - now, 0.0) if self.opened else 0.0
 
     @property
     def wait(self) -> float:
@@ -166,13 +167,13 @@ class Breaker:
         """
         self._wait = min(max(wait, self._recovery), self._longest)
         self._open(now)
-        self._until = now + min(max(opens_in, 0.0), self._longest)
+        self.until = now + min(max(opens_in, 0.0), self._longest)
 
     def _open(self, now: float) -> None:
         self._note(BreakerState.OPEN)
         self.opened, self._by_hand = True, False
         self.opened_at = now
-        self._until = now + self._wait
+        self.until = now + self._wait
         self._failures = 0
         self._pass = Permit(probe=False)
         self._probe = None

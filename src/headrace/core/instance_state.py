@@ -175,8 +175,10 @@ class InstanceState:
     def opens_at(self, now: float) -> float | None:
         """When it may take more without any event: it comes back, or its window lapses. None: only an event helps."""
         if self.shut(now):
-            wait = self.returns_in(now)
-            return None if wait is None else now + wait
+            if self.draining or not self.healthy:
+                return None
+            back = max(now, self.cooldown_until)
+            return back if self.breaker.allows(now) else max(back, self.breaker.until)
         at = self.gate.opens_at(now)
         if self.ramping(now) and self.ramp is not None:
             grows = self.ramp.exceeds(self.gate.in_flight, self.gate.limit)
