@@ -1,11 +1,12 @@
 """Which queued calls could be sent this very moment: written down a second time, straight from the rules.
 
 A queued call is eligible when on every level of the share tree its account is under its cap and within the slack of
-the poorest account under its cap, no more than seven calls go before it in its own queue, and some instance may take
-it: up, breaker and cooldown permitting, its gate open to it (batch has limits of its own); one it was not sent to
-before, if one such is up; a local one, if one such is up, unless it has waited so long that a remote one may take it
-and no local one has room; one that has just come back only as far as its slow start goes, while another of its tier
-could take it. One that is kept for the instance that knows its prompt is not eligible, for as long as it may be.
+the poorest account under its cap (head starts counted), no more than seven calls go before it in its own queue, and
+some instance may take it: up, breaker and cooldown permitting, its gate open to it (batch has limits of its own); one
+it was not sent to before, if one such is up; a local one, if one such is up, unless it has waited so long that a
+remote one may take it and no local one has room; one that has just come back only as far as its slow start goes, while
+another of its tier could take it. One that is kept for the instance that knows its prompt is not eligible, for as long
+as it may be.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def _in_turn(node: Node[Call], slack: float) -> list[Call]:
     usable = [child for child in node.children.values() if _usable(child)]
     if not usable:
         return []
-    poorest = min(child.vt for child in usable)
-    return [call for child in usable if child.vt <= poorest + slack for call in _in_turn(child, slack)]
+    poorest = min(child.vt - child.lead for child in usable)
+    return [call for child in usable if child.vt - child.lead <= poorest + slack for call in _in_turn(child, slack)]
 
 
 def _usable(node: Node[Call]) -> bool:
