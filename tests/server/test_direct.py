@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
 
 import uvicorn
 from prometheus_client import CollectorRegistry
@@ -16,6 +17,7 @@ from headrace.server.connections import Connections
 from headrace.server.intake import LINGER
 from headrace.server.settings import ServerSettings
 from headrace.testing import on_virtual_time
+from headrace.wire.openai import OpenAICall
 from tests.server.fakes import CHAT, DONE, WHOLE, FakeGateway, chunk
 
 KEEP_ALIVE = 75
@@ -269,3 +271,22 @@ async def test_trailers_are_bounded() -> None:
         assert not caller.wire.is_closing()
         caller.http.data_received(b"x" * (HEAD_LIMIT // 4))
     assert caller.wire.ended == "closed"
+
+
+@on_virtual_time
+async def test_a_body_in_crumbs_takes_no_more_than_it_holds() -> None:
+    """A caller cannot make a small body large by cutting it small; it is put together as it was."""
+    caller = Caller()
+    body = json.dumps({**CHAT, "user": "x" * 50_000}).encode()
+    crumbs = b"".join([b"2\r\n%b\r\n" % body[at : at + 2] for at in range(0, len(body) // 2 * 2, 2)])
+    odd = len(body) % 2
+    rest = b"1\r\n%b\r\n" % body[-1:] if odd else b""
+    tracemalloc.start()
+    caller.http.data_received(b"POST /v1/chat/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n" + crumbs)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 3 * len(body)
+    caller.http.data_received(rest + b"0\r\n\r\n")
+    (request,) = [reply.request for reply in caller.gateway.replies]
+    assert isinstance(request.payload, OpenAICall)
+    assert request.payload.body == body

@@ -21,6 +21,8 @@ from headrace.server.refusals import refuse, refuse_early
 from headrace.server.turns import Line, Shared
 
 _log = structlog.get_logger("headrace.server")
+_PIECE = 4096
+"""Bytes from which on a piece of a body stays as it came: many small ones would take far more than they hold."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 Route: TypeAlias = tuple[str, Handler]
 """The path of a route, and who answers there."""
@@ -86,7 +88,7 @@ class DirectExchange:
         self._keep_alive = keep_alive
         self._speaks_chunks = modern
         self._expects = modern and headers.get(b"expect", b"").lower() == b"100-continue"
-        self._pending: list[bytes] = []
+        self._pending: list[bytes | bytearray] = []
         """Parts of the body until it is complete, then of the answer; `_size` bytes in all."""
         self._size = 0
         self._head = b""
@@ -159,7 +161,12 @@ class DirectExchange:
         if self._fault is not None:
             return
         self._size += len(data)
-        self._pending.append(data)
+        pending = self._pending
+        last = pending[-1] if pending else b""
+        if type(last) is bytearray and len(last) < _PIECE:
+            last += data
+        else:
+            pending.append(bytearray(data) if pending and len(data) < _PIECE else data)
         if self._size > self._hold.size:
             try:
                 self._hold.reserve(self._size)
@@ -190,7 +197,7 @@ class DirectExchange:
             self._served = True
             self._size = 0
             parts = self._pending
-            self.body = parts[0] if len(parts) == 1 else b"".join(parts)
+            self.body = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
             parts.clear()
             self._serve()
         elif self._expects:
@@ -282,7 +289,7 @@ class DirectExchange:
     def _push(self) -> None:
         """Everything that is there, as one write; in a stream with its end when that has come."""
         pending = self._pending
-        data = pending[0] if len(pending) == 1 else b"".join(pending)
+        data = bytes(pending[0]) if len(pending) == 1 else b"".join(pending)
         pending.clear()
         self._size = 0
         head, self._head = self._head, b""
