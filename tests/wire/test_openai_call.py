@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import InvalidRequest
-from headrace.wire.json_text import DEPTH_LIMIT, repeated_key, repeats_a_key, skeleton, too_deep
+from headrace.wire.json_text import DEPTH_LIMIT, NEST_LIMIT, repeated_key, repeats_a_key, skeleton, too_deep
 from headrace.wire.openai import fingerprint, parse
 from headrace.wire.prompt_size import ATTACHMENT_TOKENS
 from tests.wire.answers import chat_call, completion_call
@@ -259,3 +259,12 @@ def test_large_seeds_stay_apart() -> None:
     """Whole numbers are compared exactly, also where a float could not tell them apart."""
     one, two = (parse("chat", body(seed=2**60 + extra)) for extra in (0, 1))
     assert fingerprint(one, "t") != fingerprint(two, "t")
+
+
+@pytest.mark.parametrize("nest", [b"[]", b"{}", b'{"a":"\\"["}'])
+def test_millions_of_lists_and_objects_are_refused_before_they_are_built(nest: bytes) -> None:
+    """One body keeps nobody else waiting for seconds; brackets in texts, and numbers in one list, are no such thing."""
+    head = b'{"model":"m","messages":[{"role":"user"}],"x":['
+    assert parse("chat", head + b",".join([nest] * (NEST_LIMIT - 5)) + b"]}").model == "m"
+    assert "lists and objects" in refused(head + b",".join([nest] * NEST_LIMIT) + b"]}").fault.message
+    assert parse("chat", body(x="[{" * NEST_LIMIT, y=[1] * NEST_LIMIT)).model == "m"

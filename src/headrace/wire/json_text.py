@@ -19,6 +19,9 @@ JsonObject: TypeAlias = dict[str, JsonValue]
 DEPTH_LIMIT = 100
 """Most levels of lists and objects in a request."""
 
+NEST_LIMIT = 100_000
+"""Most lists and objects in a request: millions of them would keep everybody waiting while they are looked at."""
+
 _KEY_ENDS = re.compile(rb'"[ \t\r\n]*:')
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
@@ -74,6 +77,14 @@ def too_deep(text: bytes, limit: int = DEPTH_LIMIT) -> bool:
             break
         brackets = inner
     return len(brackets) > limit or b"[]" in brackets
+
+
+def too_many(text: bytes, limit: int = NEST_LIMIT) -> bool:
+    """Whether there are more lists and objects than `limit`."""
+    if len(text) <= limit or text.count(b"[") + text.count(b"{") <= limit:
+        return False
+    bare = skeleton(text)
+    return bare.count(b"[") + bare.count(b"{") > limit
 
 
 def repeats_a_key(text: bytes, keys: int) -> bool:

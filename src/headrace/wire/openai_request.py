@@ -14,7 +14,16 @@ from typing import NamedTuple, NoReturn, Required, TypedDict, cast
 import msgspec
 
 from headrace.errors import InvalidRequest, invalid_request
-from headrace.wire.json_text import DEPTH_LIMIT, JsonObject, JsonValue, decode, repeated_key, repeats_a_key
+from headrace.wire.json_text import (
+    DEPTH_LIMIT,
+    NEST_LIMIT,
+    JsonObject,
+    JsonValue,
+    decode,
+    repeated_key,
+    repeats_a_key,
+    too_many,
+)
 from headrace.wire.openai_call import OpenAICall
 from headrace.wire.prompt_size import measure
 
@@ -29,8 +38,8 @@ def parse(endpoint: str, body: bytes) -> OpenAICall:
     """Read a request to `endpoint` (chat, completions, embeddings).
 
     Raises:
-        InvalidRequest: the body is no JSON object, nests too deep, repeats a key, or a field that the gateway reads has
-            a wrong type or value; `fault.param` names the field.
+        InvalidRequest: the body is no JSON object, nests too deep or too much, repeats a key, or a field that the
+            gateway reads has a wrong type or value; `fault.param` names the field.
         ValueError: there is no such endpoint.
     """
     kind = _ENDPOINTS.get(endpoint)
@@ -92,6 +101,8 @@ def _read(body: bytes, prompt_fields: Container[str]) -> tuple[JsonObject, int]:
     """The body's fields, and how long its prompt is in tokens."""
     if not body or body.isspace():
         _refuse("The body is empty. Send a JSON object.")
+    if too_many(body):
+        _refuse(f"The body holds more than {NEST_LIMIT:,} lists and objects.")
     try:
         fields = decode(body)
     except RecursionError:
