@@ -41,7 +41,7 @@ from headrace.testing import Changes, guarded
 if TYPE_CHECKING:
     from headrace.server.admin.ports import AdminPort
 
-GUARD = 10.0
+GUARD = 30.0
 """Longest real wait in seconds for something a test is sure of."""
 
 DOORS = ("direct", "asgi")

@@ -20,7 +20,7 @@ from tests.e2e.client import chat, next_event
 from tests.e2e.front import Front, front
 from tests.runtime.letters import letter, shed
 
-GUARD = 10.0
+GUARD = 30.0
 BODY = json.dumps(chat("again")).encode()
 LINES = "application/x-ndjson"
 
