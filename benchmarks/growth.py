@@ -2,7 +2,7 @@
 
 The scheduler is driven on a clock of its own, in the deciding thread's own CPU time. One thing grows ten times at a
 time, the others stay; what matters are the ratios. An instance is asked for room only when something happened at it,
-but the one to send to is chosen among all; everything else costs at most its logarithm.
+and only those with room are looked at when one is chosen; everything else costs at most its logarithm.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ def write(reports: Sequence[Report], page: Path = PAGE, picture: Path = PICTURE)
     """Put the reports between the page's marks, and draw the picture if others were measured, too."""
     parts = [f"Measured on {machine()}.\n"]
     for report in reports:
-        parts += [f"### {report.title}\n", markdown(report), *(f"* {note}" for note in report.notes), ""]
+        notes = [*(f"* {note}" for note in report.notes), ""] if report.notes else []
+        parts += [f"### {report.title}\n", markdown(report), *notes]
     text = page.read_text(encoding="utf-8")
     if not _MARKED.search(text):
         raise ValueError(f"{page} has no place for what was measured")
