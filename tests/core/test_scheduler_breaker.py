@@ -263,3 +263,16 @@ def test_one_instance_that_is_up_is_waited_for() -> None:
 
     assert stage.wait(30.0) == []
     assert stage.do(31.0, done("r1")) == ["settle r1 answered", "dispatch r3 #1 a"]
+
+
+def test_of_breaker_and_cooldown_the_longer_one_is_named() -> None:
+    """An instance that failed and asked for 50 seconds is kept out by that, after its breaker's 20 seconds too."""
+    settings = Settings(breaker=BreakerSettings(threshold=1, recovery=20.0), recovery=RecoverySettings(max_attempts=1))
+    stage = Stage(engine("a"), engine("b"), settings=settings)
+    stage.do(0.0, arrive("f"))
+    stage.do(0.0, failed("f", Cause.SERVER_ERROR, retry_after=50.0))
+    stage.do(0.0, arrive("long"))
+    assert stage.do(0.0, arrive("r")) == ["join r"]
+    stage.wait(30.0)
+    assert stage.scheduler.snapshot(stage.now).instances[0].closed_seconds == {"cooldown": 30.0}
+    assert stage.wait(51.0) == ["dispatch r #1 a"]

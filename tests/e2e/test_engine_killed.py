@@ -83,13 +83,17 @@ async def test_an_engine_killed_under_many_streams_takes_nobody_else_along(tmp_p
     async with mock_engine(tmp_path, *ENGINE.split()) as one, mock_engine(tmp_path, *ENGINE.split()) as two:
         instances = [{**INSTANCE, "id": "one", "address": one.url}, {**INSTANCE, "id": "two", "address": two.url}]
         config = {
-            "server": {"log_level": "warning"},
+            "server": {"log_level": "info"},
             "dead_letters": {"path": None},
             "instances": instances,
-            # Half of the streams at each: by what is learned of two processes on a busy machine it may be a fifth.
+            # Half of the streams at each: by what is learned of two processes on a busy machine it may be a fifth, and
+            # an engine that says it has three waiting, as this one may between two of its steps, gets no more for now.
             "load_balancer": {"strategy": "least_in_flight"},
+            "gates": {"waiting_below": 2 * STREAMS},
         }
         async with serving(json.dumps(config), tmp_path) as gateway, client(gateway.url, PATIENCE) as caller:
+            # Until an engine has told of itself it gets few at a time.
+            await gateway.until(lambda: sum("engine metrics known" in line for line in gateway.log) == 2, "both known")
             crowd = Crowd(caller)
             streams = [asyncio.create_task(crowd.stream(number)) for number in range(STREAMS)]
             await crowd.all_begun.wait()

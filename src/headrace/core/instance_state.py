@@ -137,12 +137,12 @@ class InstanceState:
         return name
 
     def shut(self, now: float) -> str:
-        """Why nothing at all may be sent to it now, or ""."""
+        """Why nothing at all may be sent to it now, or ""; of breaker and cooldown the one that lasts longer."""
         if self.draining:
             return "draining"
         if not self.healthy:
             return "down"
-        if self.breaker.opened and not self.breaker.allows(now):
+        if self.breaker.opened and not self.breaker.allows(now) and self.cooldown_until <= max(now, self.breaker.until):
             return "breaker"
         return "cooldown" if self.cooldown_until > now else ""
 
