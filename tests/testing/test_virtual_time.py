@@ -66,8 +66,8 @@ def test_a_deadlock_fails_and_names_who_waits() -> None:
 
 
 def test_waiting_in_vain_beside_something_that_ticks_fails_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Virtual time would go on for ever: after a bounded real time the test fails and names the tasks."""
-    monkeypatch.setattr(virtual_time, "REAL_GUARD", 0.05)
+    """Virtual time would go on for ever: after a bounded amount of work the test fails and names the tasks."""
+    monkeypatch.setattr(virtual_time, "LONGEST_WORK", 0.05)
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

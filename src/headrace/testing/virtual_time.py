@@ -2,7 +2,8 @@
 
 When no callback is ready the loop does not wait for its next timer; it sets its clock to exactly that timer's time and
 goes on. Nothing ready and no timer left is a deadlock: in real time the test would hang, here it fails and names what
-every task waits for. So does a test that waits in vain while something else ticks on: after `REAL_GUARD` real seconds.
+every task waits for. So does a test that waits in vain while something else ticks on: after `LONGEST_WORK` seconds of
+its own work, which do not count what else the machine has to do.
 
 For tests inside one process. Work given to `run_in_executor` is waited for in real time. Sockets are refused unless
 `settle` is given: then time jumps only after all of them were silent for `settle` real seconds, which suits peers on
@@ -26,10 +27,10 @@ T = TypeVar("T")
 P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
 
-_EXECUTOR_GUARD = 30.0
+_EXECUTOR_GUARD = 120.0
 """Longest real wait in seconds for work given to an executor."""
-REAL_GUARD = 100.0
-"""Longest real time in seconds that a virtual one may take; its end gets a tenth of it more to tidy up."""
+LONGEST_WORK = 100.0
+"""Most seconds of work and of waiting for silence in one virtual time; its end gets a tenth more to tidy up."""
 _SWEEP_AT = 1024
 """The timers are swept of cancelled ones first at this number, later whenever they have doubled."""
 
@@ -43,7 +44,7 @@ class Deadlock(VirtualTimeError):
 
 
 class Endless(VirtualTimeError):
-    """Something goes on and on, and what is waited for does not come: `REAL_GUARD` is over."""
+    """Something goes on and on, and what is waited for does not come: `LONGEST_WORK` is done."""
 
 
 class RealIO(VirtualTimeError):
@@ -95,7 +96,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._timers: list[asyncio.TimerHandle] = []
         self._sweep_at = _SWEEP_AT
         self._in_executor = 0
-        self._until = time.monotonic() + REAL_GUARD
+        self._silences = 0
+        self._until = time.thread_time() + LONGEST_WORK
         self._jumping = _JumpingSelector(self._quiet_time, self._advance)
         super().__init__(self._jumping)
         self._own_files = len(self._jumping.get_map())
@@ -153,10 +155,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             raise Deadlock(f"work in an executor did not end within {_EXECUTOR_GUARD} real seconds")
         if not self._timers:
             raise Deadlock(f"nothing is ready and no timer is set; the tasks wait at:{_where_tasks_wait(self)}")
-        if time.monotonic() > self._until:
-            self._until = time.monotonic() + REAL_GUARD / 10
+        self._silences += 1
+        spent = time.thread_time() + self._silences * (self._settle or 0.0)
+        if spent > self._until:
+            self._until = spent + LONGEST_WORK / 10
             raise Endless(
-                f"not at its end after {REAL_GUARD} real seconds; the tasks wait at:{_where_tasks_wait(self)}"
+                f"not at its end after {LONGEST_WORK} seconds of work; the tasks wait at:{_where_tasks_wait(self)}"
             )
         self._virtual_now = self._timers[0].when()
         # As fine as times of this size can be told apart: with less the loop never sees that a timer is due.
