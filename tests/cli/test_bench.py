@@ -81,7 +81,7 @@ def test_tables_and_json_say_the_same(engine: str, tmp_path: Path, capsys: pytes
     assert shown.out.count("flood  ") >= 3
     assert "A request alone had its first token after" in shown.out
     assert "Jain's index of service against max-min fair shares" in shown.out
-    assert shown.err == "Asking m for 0.5 s.\n"
+    assert shown.err == f"Asking m for 0.5 s.\nwrote {tmp_path / 'r.json'}\n"
 
 
 def test_json_can_be_all_there_is(engine: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from headrace.cli.failover.chronicle import Kind
 from headrace.cli.failover.command import failover
 from headrace.cli.failover.plot import draw
 from headrace.cli.failover.scene import Story, play
-from headrace.cli.failover.screen import ending, log, opening, progress
+from headrace.cli.failover.screen import ending, opening, progress
 from headrace.cli.failover.stage import ENGINES, EVERYBODY, JSON_USER, USERS, Timetable
 from headrace.testing import run_virtual
 
@@ -126,7 +126,7 @@ def test_the_screen_shows_it_as_it_goes_and_in_the_end(story: Story, watched: Wa
     assert "goes on at" in mixed
     assert all(user in mixed for user in EVERYBODY)
     assert len(opening_and(mixed)) <= 24
-    text = " ".join(printed(opening(), log(story), ending(story)).split())
+    text = " ".join(printed(opening(), progress(story, whole=True), ending(story)).split())
     assert "no word lost, none repeated" in text
     assert f"{story.killed} is in use again" in text
     assert "wanted JSON" in text

@@ -53,6 +53,8 @@ def test_one_part_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
         (["S1", "--policy", "lottery"], "'lottery' is no policy; there are fair"),
         (["gone.yaml"], "gone.yaml: No such file"),
         (["--journal", "gone.jsonl"], "gone.jsonl: No such file"),
+        (["S1", "--plot", "gone/p.png"], "cannot write gone/p.png (there is no directory gone)"),
+        (["S1", "--html", "gone/r.html"], "cannot write gone/r.html"),
     ],
 )
 def test_mistakes_are_answered_in_one_sentence(

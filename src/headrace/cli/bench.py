@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.bench.run import Plan, Run
 
 LONGEST_RUN = 86_400.0
+STDOUT = Path("-")
 REFRESHES = 4.0
 """Looks at the table per second while it runs."""
 
@@ -67,19 +68,19 @@ def bench(
 ) -> None:
     """Load an endpoint as several users would, and show what each of them gets: waits, speed, share, fairness."""
     from headrace.bench.endpoint import Endpoint, Unusable
-    from headrace.bench.plot import Undrawable, check
     from headrace.bench.run import Plan
+    from headrace.cli.written import refuse_undrawable, refuse_unwritable
 
+    refuse_undrawable(plot)
+    refuse_unwritable(None if json == STDOUT else json)
     try:
-        if plot is not None:
-            check(plot)
         chosen, start = _users(users or [], preset), SystemRandom().randrange(2**32) if seed is None else seed
         keys = {user.name: _key(user.key_env) or "" for user in chosen if user.key_env is not None}
         plan = Plan(users=chosen, model=model or "", duration=duration, grace=grace, seed=start, keys=keys)
         endpoint = Endpoint(url, _key(api_key_env), timeout)
         _consent(endpoint.url, yes=yes)
         result = asyncio.run(_measure(endpoint, replace(plan, ignore_eos=ignore_eos)))
-    except (Unusable, Undrawable, ValueError) as error:
+    except (Unusable, ValueError) as error:
         raise Refused(f"{error}") from None
     _hand_over(result, json, plot)
     raise typer.Exit(130 if result.interrupted else int(not result.served))
@@ -140,8 +141,9 @@ def _hand_over(result: Report, json: Path | None, plot: Path | None) -> None:
     from headrace.bench.plot import draw
     from headrace.cli.bench_tables import patterns, service_table, verdict, waits_tables
     from headrace.cli.tables import PAPER_WIDTH, show
+    from headrace.cli.written import writing
 
-    if json is not None and str(json) == "-":
+    if json == STDOUT:
         sys.stdout.write(result.to_json().decode())
     else:
         print(f"{result.model} at {result.url}, {result.window:.1f} s, seed {result.seed}")
@@ -153,13 +155,12 @@ def _hand_over(result: Report, json: Path | None, plot: Path | None) -> None:
         show(service_table(result))
         print()
         print("\n".join(verdict(result)))
-    try:
-        if json is not None and str(json) != "-":
+    if json is not None and json != STDOUT:
+        with writing(json):
             json.write_bytes(result.to_json())
-        if plot is not None:
+    if plot is not None:
+        with writing(plot):
             draw(result, plot)
-    except OSError as error:
-        raise Refused(f"cannot write {error.filename}: {error.strerror}") from None
 
 
 def _users(texts: Sequence[str], preset: Preset | None) -> tuple[User, ...]:

@@ -92,10 +92,14 @@ def demo(
 def _outage(
     provider: str | None, model: str | None, key_env: str | None, trace: Path | None, *, stream: bool, quiet: bool
 ) -> None:
+    from headrace.cli.written import refuse_unwritable, writing
+
     worker, name = choose(provider, model, key_env, os.environ, stream=stream)
+    refuse_unwritable(trace)
     story = _play(worker, name, quiet=quiet)
     if trace is not None:
-        _write(trace, story)
+        with writing(trace):
+            trace.write_text(story.trace.text(), encoding="utf-8")
     if quiet:
         timings = {part: round(seconds, 4) for part, seconds in story.seconds.items()}
         print(json.dumps({**story.totals, "timings": timings}))
@@ -158,10 +162,3 @@ def _play(worker: AnyWorker, name: str, *, quiet: bool) -> Story:
     story = asyncio.run(play(worker, on_answers=show))
     console.print(second_act(story), "", ending(story), sep="\n")
     return story
-
-
-def _write(path: Path, story: Story) -> None:
-    try:
-        path.write_text(story.trace.text(), encoding="utf-8")
-    except OSError as error:
-        raise Refused(f"cannot write {path} ({error.strerror or error})") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli import Refused
+from headrace.cli.written import refuse_unwritable, writing
 
 if TYPE_CHECKING:
     from headrace.sim.scenario import Scenario
@@ -41,6 +41,7 @@ def simulate(
     that refuses, S8 a real trace, S9 how many in flight, S10 several gateways.
     """
     policies = _policies(policy)
+    refuse_unwritable(plot, html)
     if plot is not None or html is not None:
         from headrace.sim.plots import require_matplotlib
 
@@ -55,8 +56,8 @@ def simulate(
     if html is not None:
         from headrace.sim.page import page
 
-        html.write_text(page(found), encoding="utf-8")
-        print(f"wrote {html}", file=sys.stderr)
+        with writing(html):
+            html.write_text(page(found), encoding="utf-8")
 
 
 def _run(
@@ -70,13 +71,10 @@ def _run(
         for result in results:
             print(json.dumps(result.document(), separators=(",", ":")), flush=True)
     else:
-        from rich.console import Console
-
-        from headrace.cli.tables import PAPER_WIDTH
+        from headrace.cli.tables import show
         from headrace.sim.report import tables
 
-        console = Console(highlight=False)
-        (console if console.is_terminal else Console(highlight=False, width=PAPER_WIDTH)).print(tables(results))
+        show(tables(results))
     return results
 
 
@@ -85,8 +83,8 @@ def _plot(found: Sequence[Sequence[Result]], plot: Path) -> None:
 
     for results in found:
         path = plot if len(found) == 1 else plot.with_stem(f"{plot.stem}-{results[0].scenario.name}")
-        path.write_bytes(draw(results))
-        print(f"wrote {path}", file=sys.stderr)
+        with writing(path):
+            path.write_bytes(draw(results))
 
 
 def _policies(names: str) -> list[str]:

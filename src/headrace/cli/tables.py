@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pydantic import BaseModel
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from headrace.config import Config
@@ -15,12 +15,12 @@ PAPER_WIDTH = 160
 """Columns where the output goes into a file or a pipe."""
 
 
-def show(*tables: Table) -> None:
-    """Print tables to standard output, without colour where that is no terminal."""
+def show(*parts: RenderableType) -> None:
+    """Print tables and the like to standard output, without colour where that is no terminal."""
     terminal = Console(highlight=False)
     console = terminal if terminal.is_terminal else Console(highlight=False, width=PAPER_WIDTH)
-    for table in tables:
-        console.print(table)
+    for part in parts:
+        console.print(part)
 
 
 def plain_table(*columns: str, title: str | None = None) -> Table:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
+from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-from rich.live import Live
-
-from headrace.bench.plot import Undrawable, check
-from headrace.cli import Refused
 from headrace.cli.failover import plot as picture
 from headrace.cli.failover.scene import Story, play
-from headrace.cli.failover.screen import ending, log, opening, progress
+from headrace.cli.failover.screen import ending, opening, progress
 from headrace.cli.failover.stage import Timetable
+from headrace.cli.live import watched
 from headrace.cli.logs import configure
-
-WIDEST = 110
-"""Columns beyond which lines are hard to follow with the eye."""
+from headrace.cli.written import refuse_undrawable, refuse_unwritable, writing
 
 
 def failover(plot: Path | None, trace: Path | None, *, quiet: bool) -> int:
@@ -28,23 +22,21 @@ def failover(plot: Path | None, trace: Path | None, *, quiet: bool) -> int:
     Raises:
         Refused: the picture or the trace cannot be made or written.
     """
-    if plot is not None:
-        try:
-            check(plot)
-        except Undrawable as error:
-            raise Refused(str(error)) from None
+    refuse_undrawable(plot)
+    refuse_unwritable(trace)
     configure("error", "console")
-    story = _played(quiet=quiet)
+    acted = partial(play, Timetable())
     if quiet:
+        story = asyncio.run(acted())
         print(json.dumps(document(story), separators=(",", ":")))
+    else:
+        story = watched(acted, opening(), progress, partial(progress, whole=True), ending)
     if trace is not None:
-        _write(trace, story)
+        with writing(trace):
+            trace.write_text(story.chronicle.text(), encoding="utf-8")
     if plot is not None:
-        try:
+        with writing(plot):
             picture.draw(story, plot)
-        except OSError as error:
-            raise Refused(f"cannot write {plot} ({error.strerror or error})") from error
-        print(f"wrote {plot}", file=sys.stderr)
     return int(not story.holds)
 
 
@@ -60,34 +52,3 @@ def document(story: Story) -> dict[str, object]:
         "seconds": round(story.seconds, 4),
         "holds": story.holds,
     }
-
-
-def _write(path: Path, story: Story) -> None:
-    try:
-        path.write_text(story.chronicle.text(), encoding="utf-8")
-    except OSError as error:
-        raise Refused(f"cannot write {path} ({error.strerror or error})") from error
-
-
-def _played(*, quiet: bool) -> Story:
-    timetable = Timetable()
-    if quiet:
-        return asyncio.run(play(timetable))
-    terminal = Console(highlight=False)
-    if not terminal.is_terminal:
-        console = Console(highlight=False, width=WIDEST)
-        console.print(opening(), "")
-        story = asyncio.run(play(timetable))
-        console.print(log(story), "", ending(story), sep="\n")
-        return story
-    console = Console(highlight=False, width=min(WIDEST, terminal.width))
-    console.print(opening(), "")
-    with Live(console=console, auto_refresh=False) as live:
-
-        def show(now: Story) -> None:
-            live.update(progress(now), refresh=True)
-
-        story = asyncio.run(play(timetable, show))
-        live.update(progress(story, whole=True), refresh=True)
-    console.print("", ending(story), sep="\n")
-    return story

@@ -41,11 +41,6 @@ def progress(story: Story, *, whole: bool = False) -> RenderableType:
     return Group(_engines(story), Text(), _answers(story), Text(), *lines)
 
 
-def log(story: Story) -> RenderableType:
-    """All that happened."""
-    return Group(*(line for _, line in told(story)))
-
-
 def ending(story: Story) -> RenderableType:
     """The totals and what they mean."""
     totals = story.totals

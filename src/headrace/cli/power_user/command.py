@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-from rich.live import Live
-
-from headrace.bench.plot import Undrawable, check
 from headrace.bench.report import Spread
-from headrace.cli import Refused
+from headrace.cli.live import watched
 from headrace.cli.logs import configure
 from headrace.cli.power_user import plot as picture
 from headrace.cli.power_user.scene import Measured, Story, play
 from headrace.cli.power_user.screen import ending, opening, progress, results
 from headrace.cli.power_user.strategies import Traffic
-
-WIDEST = 110
-"""Columns beyond which lines are hard to follow with the eye."""
+from headrace.cli.written import refuse_undrawable, writing
 
 
 def power_user(plot: Path | None, *, quiet: bool, traffic: Traffic | None = None) -> int:
@@ -30,21 +23,18 @@ def power_user(plot: Path | None, *, quiet: bool, traffic: Traffic | None = None
     Raises:
         Refused: the picture cannot be drawn or written.
     """
-    if plot is not None:
-        try:
-            check(plot)
-        except Undrawable as error:
-            raise Refused(str(error)) from None
+    refuse_undrawable(plot)
     configure("error", "console")
-    story = _played(traffic or Traffic(), quiet=quiet)
+    traffic = traffic or Traffic()
+    acted = partial(play, traffic)
     if quiet:
+        story = asyncio.run(acted())
         print(json.dumps(document(story), separators=(",", ":")))
+    else:
+        story = watched(acted, opening(traffic), progress, lambda story: results(story.measured), ending)
     if plot is not None:
-        try:
+        with writing(plot):
             picture.draw(story, plot)
-        except OSError as error:
-            raise Refused(f"cannot write {plot} ({error.strerror or error})") from error
-        print(f"wrote {plot}", file=sys.stderr)
     return int(not story.holds)
 
 
@@ -79,25 +69,3 @@ def _waits(values: Spread | None) -> dict[str, float] | None:
         return None
     found = {"ttft_p50": values.p50, "ttft_p99": values.p99, "ttft_mean": values.mean}
     return {"requests": values.count, **{name: round(value, 4) for name, value in found.items()}}
-
-
-def _played(traffic: Traffic, *, quiet: bool) -> Story:
-    if quiet:
-        return asyncio.run(play(traffic))
-    terminal = Console(highlight=False)
-    if not terminal.is_terminal:
-        console = Console(highlight=False, width=WIDEST)
-        console.print(opening(traffic), "")
-        story = asyncio.run(play(traffic))
-        console.print(results(story.measured), "", ending(story), sep="\n")
-        return story
-    console = Console(highlight=False, width=min(WIDEST, terminal.width))
-    console.print(opening(traffic), "")
-    with Live(console=console, auto_refresh=False) as live:
-
-        def show(measured: Sequence[Measured]) -> None:
-            live.update(progress(measured), refresh=True)
-
-        story = asyncio.run(play(traffic, show))
-    console.print("", ending(story), sep="\n")
-    return story
