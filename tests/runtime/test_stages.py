@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from headrace.errors import DeadlineExpired, Draining, InvalidRequest, QueueFull, UpstreamError, invalid_request
 from headrace.model import Ending

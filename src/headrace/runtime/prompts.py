@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -15,9 +14,8 @@ CHARACTERS_PER_TOKEN = 4
 """How tokens are estimated where nobody counts them."""
 
 
-@dataclass(frozen=True, slots=True)
-class PromptRequest:
-    """One question to a model.
+class PromptRequest(msgspec.Struct, frozen=True, gc=False):
+    """One question to a model. `msgspec.structs.replace` makes another one of it.
 
     A worker that answers the same words differently (by `session`, say) is used with `dedup="off"` or with that scope.
     """
@@ -37,7 +35,7 @@ class PromptRequest:
     """Longest time of one attempt; None: the pipeline's."""
     max_tokens: int | None = None
     """Longest answer. It is also what fair shares are charged by, until the real length is known."""
-    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    metadata: Mapping[str, str] = {}
     """For the worker and the hooks; part of what makes two requests identical."""
 
     @property
@@ -60,9 +58,8 @@ class PromptRequest:
         return -(-len(self.input) // CHARACTERS_PER_TOKEN) or 1
 
 
-@dataclass(frozen=True, slots=True)
-class PromptAnswer:
-    """What came back."""
+class PromptAnswer(msgspec.Struct, frozen=True, gc=False):
+    """What came back. `msgspec.structs.replace` makes another one of it."""
 
     text: str
     request_id: str
@@ -96,10 +93,9 @@ def fingerprint(prompt: PromptRequest, scope: str) -> bytes:
     Over the model, the input, the bound on the answer and the metadata; not over who asks, in what session and until
     when.
     """
-    parts = (scope, prompt.model, prompt.input, str(prompt.max_tokens), *_pairs(prompt.metadata))
-    texts = [part.encode("utf-8", "surrogatepass") for part in parts]
-    return hashlib.sha256(b"".join([b"%d:%b" % (len(text), text) for text in texts])).digest()
-
-
-def _pairs(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(text for item in sorted(metadata.items()) for text in item) if metadata else ()
+    # Lengths before texts: no two different prompts read the same.
+    model, text, metadata = prompt.model, prompt.input, prompt.metadata
+    asked = f"{len(scope)},{len(model)},{len(text)},{prompt.max_tokens}:{scope}{model}{text}"
+    if metadata:
+        asked += "".join([f"{len(name)},{len(value)}:{name}{value}" for name, value in sorted(metadata.items())])
+    return hashlib.sha256(asked.encode("utf-8", "surrogatepass")).digest()

@@ -13,8 +13,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import NamedTuple, TypeAlias
+
+from msgspec.structs import replace
 
 from headrace.errors import Fault, HeadraceError, deadline_exceeded, hook_failed, queue_full
 from headrace.model import Ending
