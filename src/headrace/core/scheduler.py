@@ -198,7 +198,7 @@ class Scheduler:
 
     def weighs_prefix(self, model: str) -> bool:
         """Whether it can matter for a request to `model` who has read the beginning of its prompt before."""
-        if not self._prefixes:
+        if not self._prefixes or len(self._fleet.states) < 2:
             return False
         for name in self._fallbacks.catalogue.models(model):
             pool = self._fleet.pool(name)
