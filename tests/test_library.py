@@ -15,24 +15,6 @@ def run(program: str) -> str:
     return result.stdout
 
 
-def test_the_first_example_runs_as_written() -> None:
-    """The few lines that every reader tries first."""
-    program = textwrap.dedent("""
-        import asyncio
-        from headrace import Pipeline, EchoWorker, PromptRequest
-
-        async def main():
-            async with Pipeline(EchoWorker()) as pipe:
-                out = await pipe.submit(PromptRequest(session="demo", request_id="req-1", input="Hello, pipeline!"))
-                print(out.text)
-                for dropped in pipe.dlq.drain():
-                    print(dropped.request_id, dropped.reason)
-
-        asyncio.run(main())
-    """)
-    assert run(program) == "Hello, pipeline!\n"
-
-
 def test_the_library_needs_no_server() -> None:
     """Using a pipeline imports neither the HTTP client nor the server, the configuration or a database."""
     program = textwrap.dedent("""

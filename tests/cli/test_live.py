@@ -30,7 +30,8 @@ def _shown() -> str:
 def test_on_paper_only_the_end_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     """A file gets what is about to come, all of it, and what it means."""
     assert _shown() == "story"
-    assert capsys.readouterr().out.split() == ["opening", *"all of the story so ends the story".split()]
+    shown = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert shown == ["opening", "", "all of the story", "", "so ends the story"]
 
 
 def test_on_a_terminal_it_is_followed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def watched(
     terminal = Console(highlight=False)
     width = min(WIDEST, terminal.width) if terminal.is_terminal else WIDEST
     console = Console(highlight=False, width=width)
-    console.print(opening, "")
+    console.print(opening, "", sep="\n")
     if terminal.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
 
