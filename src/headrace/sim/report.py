@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -84,7 +85,7 @@ def limit(target: Target) -> str:
 
 def shown(name: str, value: float | None) -> str:
     """A measure as people read it: times in s or ms, counts whole, parts with three digits."""
-    if value is None or value != value:  # noqa: PLR0124 - nan
+    if value is None or isnan(value):
         return "-"
     if name.startswith("tpot"):
         return f"{value * 1000:.0f} ms"
@@ -95,7 +96,7 @@ def shown(name: str, value: float | None) -> str:
 
 def _judged(verdict: Verdict) -> Text:
     value = verdict.value
-    number = "-" if value != value else f"{value:,.3f}" if abs(value) < 100 else f"{value:,.0f}"  # noqa: PLR0124
+    number = "-" if isnan(value) else f"{value:,.3f}" if abs(value) < 100 else f"{value:,.0f}"
     return Text(f"{number} met", style="green") if verdict.ok else Text(f"{number} MISSED", style="bold red")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import isnan
 from random import Random
 from statistics import median
 
@@ -151,4 +152,4 @@ def _everywhere(name: str, measured: Sequence[Mapping[str, float]]) -> bool:
 
 def _plain(value: float) -> float | None:
     """JSON knows no nan."""
-    return None if value != value else round(value, 6)  # noqa: PLR0124 - nan is the only value that is not itself
+    return None if isnan(value) else round(value, 6)
