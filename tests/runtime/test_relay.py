@@ -6,7 +6,7 @@ import pytest
 
 from headrace.errors import stream_incomplete
 from headrace.model import CacheResult, Ending
-from headrace.runtime.relay import Relay
+from headrace.runtime.relay import Relay, Seat
 from headrace.wire.frames import Frame
 from tests.runtime.caller import HEAD, Caller, Tap, frames, join, opened
 
@@ -106,7 +106,7 @@ def test_a_long_answer_is_sealed_once_and_the_slow_still_get_their_rest() -> Non
     assert sealed == ["sealed"]
     assert tap.paused(), "more bytes are held for the slow one than may be"
     with pytest.raises(RuntimeError):
-        relay.attach(Caller(), CacheResult.JOINED)
+        relay.attach(Seat(Caller()), CacheResult.JOINED)
     slow.take(None)
     assert slow.got == [b"%d" % number for number in range(30)]
     assert not tap.paused()
@@ -147,7 +147,7 @@ def test_an_ended_reader_gets_no_later_frames_and_holds_up_nobody() -> None:
 
 def test_a_refused_reader_is_told_without_a_beginning() -> None:
     """A request that failed before any byte gets its end and nothing else."""
-    relay = Relay(keep=False, on_sealed=lambda: None)
+    relay = Relay(keep=False)
     caller = join(relay, Caller())
     caller.seat.end(Ending.NO_INSTANCE, stream_incomplete())
     caller.seat.end(Ending.ANSWERED, None)
@@ -167,7 +167,7 @@ def test_a_new_source_learns_that_the_readers_are_behind() -> None:
 
 def test_feeding_before_opening_is_a_fault() -> None:
     """Bytes before the head is known would reach callers without response headers."""
-    relay = Relay(keep=False, on_sealed=lambda: None)
+    relay = Relay(keep=False)
     join(relay, Caller())
     with pytest.raises(RuntimeError):
         relay.feed(Frame(b"0"))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from time import perf_counter
 
 from msgspec.structs import replace
@@ -39,8 +38,8 @@ from headrace.wire.openai_call import OpenAICall
 _log = logging.getLogger(__name__)
 
 
-class Flight:
-    """One call: its relay, its running attempts, and how many tickets ride on it.
+class Flight(Relay):
+    """One call: the relay of its answer, its running attempts, and how many tickets ride on it.
 
     There is one attempt at a time, or a second one beside one whose first content is late. The first of the two that
     begins is the one whose bytes go out; the scheduler has the other one aborted.
@@ -52,14 +51,14 @@ class Flight:
         "_part",
         "_ports",
         "_request",
-        "_step",
+        "_sealed",
         "answering",
         "call",
         "ending_since",
         "instance",
         "members",
-        "relay",
         "sending",
+        "step",
         "transcript",
         "usage",
         "went_on",
@@ -68,9 +67,11 @@ class Flight:
     def __init__(
         self, call: str, step: Callable[[Event], None], request: Request, sealed: Callable[[str], None]
     ) -> None:
+        super().__init__(request.fingerprint is not None)
         self.call = call
-        self._step = step
+        self.step = step
         self._request = request
+        self._sealed = sealed
         self._ports: list[_Port] = []
         """The running attempts."""
         self.answering: _Port | None = None
@@ -87,8 +88,10 @@ class Flight:
         self.ending_since: float | None = None
         """Since when the end of an attempt is being told, on the clock of `perf_counter`; None: it is not."""
         self.usage: Usage | None = None
-        keeps = request.fingerprint is not None
-        self.relay = Relay(keep=keeps, on_sealed=partial(sealed, call) if keeps else _nothing_kept)
+
+    def on_sealed(self) -> None:
+        """See `Relay`."""
+        self._sealed(self.call)
 
     def send(self, dispatch: Dispatch, backend: Backend) -> None:
         """Start an attempt. It may be over before this returns."""
@@ -98,7 +101,7 @@ class Flight:
         if dispatch.resumes and isinstance(payload, OpenAICall):
             payload = replace(payload, continuation=self._part)
             dispatch = replace(dispatch, request=replace(dispatch.request, payload=payload))
-        port = _Port(self._step, self, dispatch)
+        port = _Port(self, dispatch)
         self._ports.append(port)
         since = perf_counter()
         try:
@@ -114,12 +117,12 @@ class Flight:
         if not port.over:
             port.running = running
             if self.answering is port or len(self._ports) == 1:
-                self.relay.source = running
+                self.source = running
 
     def abort(self, attempt: int) -> None:
         """Close a running attempt; one that has just ended is fine."""
         for port in self._ports:
-            if port.attempt == attempt:
+            if port.dispatch.attempt == attempt:
                 running = port.running
                 self.land(port)
                 if running is not None:
@@ -130,9 +133,9 @@ class Flight:
         """An attempt has content: whether it is the one that answers. Readers pace that one from now on."""
         if self.answering is None:
             self.answering = port
-            self.instance = port.instance
+            self.instance = port.dispatch.instance.id
             if len(self._ports) > 1:
-                self.relay.source = port.running
+                self.source = port.running
         return self.answering is port
 
     def land(self, port: _Port) -> None:
@@ -144,7 +147,7 @@ class Flight:
             ports.remove(port)
         if self.answering is None or self.answering is port:
             self.answering = None
-            self.relay.source = ports[0].running if ports else None
+            self.source = ports[0].running if ports else None
 
     def judged(self, outcome: Outcome) -> Outcome:
         """The outcome of an attempt that failed, saying whether its answer can be taken up again."""
@@ -160,13 +163,13 @@ class Flight:
     def replay(self, answer: Answer) -> None:
         """Give a stored answer to those on board."""
         head = AnswerHead(answer.instance, answer.model, 0, 0.0, answer.form, CacheResult.HIT)
-        self.relay.open(head)
+        self.open(head)
         for frame in answer.frames:
-            self.relay.feed(frame)
+            self.feed(frame)
 
     def answer(self) -> Answer | None:
         """The finished answer, if all of it was kept."""
-        frames, request = self.relay.kept, self._request
+        frames, request = self.kept, self._request
         if not frames:
             return None
         if self._part is not None:
@@ -174,54 +177,47 @@ class Flight:
         return Answer(form=request.form, frames=frames, usage=self.usage, model=request.model, instance=self.instance)
 
 
-def _nothing_kept() -> None:
-    """Nobody could join the call anyway."""
-
-
 class _Port:
     """Where one attempt delivers. Once the attempt is over, whatever it still says changes nothing."""
 
-    __slots__ = ("_dispatch", "_flight", "_step", "_transcript", "attempt", "instance", "over", "running")
+    __slots__ = ("_flight", "_transcript", "dispatch", "over", "running")
 
-    def __init__(self, step: Callable[[Event], None], flight: Flight, dispatch: Dispatch) -> None:
-        self._step = step
+    def __init__(self, flight: Flight, dispatch: Dispatch) -> None:
         self._flight = flight
-        self._dispatch = dispatch
         self._transcript = flight.transcript if dispatch.instance.resume else None
-        self.attempt = dispatch.attempt
-        self.instance = dispatch.instance.id
+        self.dispatch = dispatch
         self.over = False
         self.running: Running | None = None
         """What it delivers for, once that was started."""
 
     def started(self) -> None:
         """The first content is here: the attempt is the one that answers, unless another one has begun before."""
+        flight, dispatch = self._flight, self.dispatch
         if self.over:
             return
-        if not self._flight.begin(self):
+        if not flight.begin(self):
             self.over = True  # its abort is on the way
             return
-        dispatch = self._dispatch
         form = dispatch.request.form
         if dispatch.resumes:  # the readers have long begun; who joins them is told what they were
-            self._flight.went_on = self.instance, self.attempt
+            flight.went_on = flight.instance, dispatch.attempt
         else:
-            model, waited = dispatch.upstream_model, dispatch.waited
-            self._flight.relay.open(AnswerHead(self.instance, model, self.attempt, waited, form, CacheResult.MISS))
+            model, attempt, waited = dispatch.upstream_model, dispatch.attempt, dispatch.waited
+            flight.open(AnswerHead(flight.instance, model, attempt, waited, form, CacheResult.MISS))
         if dispatch.resumes or form is AnswerForm.STREAM:  # a whole answer's end follows at once and says as much
-            self._step(Started(self._flight.call, self.attempt))
+            flight.step(Started(flight.call, dispatch.attempt))
 
     def feed(self, frame: Frame) -> None:
         """Bytes for the callers."""
         if not self.over:
             if self._transcript is not None:
                 self._transcript.add(frame.data)
-            self._flight.relay.feed(frame)
+            self._flight.feed(frame)
 
     def progressed(self, tokens: int) -> None:
         """So many more tokens."""
         if not self.over:
-            self._step(Progressed(self._flight.call, self.attempt, tokens))
+            self._flight.step(Progressed(self._flight.call, self.dispatch.attempt, tokens))
 
     def finished(self, outcome: Outcome) -> None:
         """The attempt's end."""
@@ -235,5 +231,5 @@ class _Port:
         if flight.answering is None or flight.answering is self:
             flight.usage = outcome.usage
         flight.land(self)
-        self._step(Finished(flight.call, self.attempt, outcome))
+        flight.step(Finished(flight.call, self.dispatch.attempt, outcome))
         flight.ending_since = None

@@ -267,7 +267,7 @@ class Gateway:
         flight = self._flights.get(decision.call)
         if flight is None:
             flight = self._flights[decision.call] = Flight(decision.call, self.step, reply.request, self._sealed)
-        elif flight.relay.sealed:
+        elif flight.sealed:
             # Its beginning went while the order to join was under way: the request comes anew and finds no such call.
             reply.again = True
             self._facts.extendleft((Cancelled(decision.ticket), Sealed(decision.call)))

@@ -24,7 +24,6 @@ rest with them; they count no more.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -75,39 +74,33 @@ class Relay:
     """
 
     __slots__ = (
-        "_end",
         "_frames",
         "_keep",
         "_keep_bytes",
         "_lag_frames",
         "_lagging",
-        "_on_sealed",
         "_paused",
         "_seats",
+        "_shared",
         "_size",
         "_source",
+        "fed",
         "head",
     )
 
-    def __init__(
-        self,
-        *,
-        keep: bool,
-        keep_bytes: int = KEEP_BYTES,
-        lag_frames: int = LAG_FRAMES,
-        on_sealed: Callable[[], None],
-    ) -> None:
+    def __init__(self, keep: bool, keep_bytes: int = KEEP_BYTES, lag_frames: int = LAG_FRAMES) -> None:
         self._keep = keep
         self._keep_bytes = keep_bytes
         self._lag_frames = lag_frames
-        self._on_sealed = on_sealed
         self.head: AnswerHead | None = None
         """What readers are told before their first byte, as soon as the attempt is known that answers."""
+        self._shared: AnswerHead | None = None
+        """The same for those who share the answer, once one of them was told."""
         self._source: Source | None = None
         self._paused = self._lagging = False
         self._frames: list[Frame] = []
         """The log: the last frames until number `_end`, which the next one will have."""
-        self._end = self._size = 0
+        self.fed = self._size = 0
         """`_size`: bytes in the log."""
         self._seats: list[Seat] = []
         """Of those who were not told to end."""
@@ -122,7 +115,8 @@ class Relay:
         self._source = source
         if source is not None:
             self._paused = False
-            self.settle()
+            if self.fed:
+                self.settle()
 
     @property
     def kept(self) -> tuple[Frame, ...] | None:
@@ -132,7 +126,7 @@ class Relay:
     @property
     def sealed(self) -> bool:
         """The beginning of the answer is gone: nobody can be attached any more."""
-        return not self._keep and self._end > 0
+        return not self._keep and self.fed > 0
 
     def open(self, head: AnswerHead) -> None:
         """The winning attempt is known."""
@@ -145,27 +139,28 @@ class Relay:
         """
         if self.head is None:
             raise RuntimeError("a relay is opened before it is fed")
-        seats = self._seats
+        seats, number = self._seats, self.fed
         if len(seats) == 1:
             seat = seats[0]
-            if seat.at == self._end and not (seat.behind or seat.busy):
+            if seat.at == number and not (seat.behind or seat.busy):
                 self._hand_over(seat, frame)
                 return
         self._append(frame)
         for seat in tuple(seats):
-            seat.pump()
+            seat.take(frame, number)
         self.settle()
 
-    def attach(self, reader: Reader, cache: CacheResult) -> Seat:
+    def attach(self, seat: Seat, cache: CacheResult) -> None:
         """Gives a reader everything kept so far, then each frame as it comes.
 
-        Returns its seat. Raises RuntimeError when the beginning is gone: the caller must not join a sealed call.
+        `cache` is what it is told of where its answer comes from. Raises RuntimeError when the beginning is gone: the
+        caller must not join a sealed call.
         """
         if self.sealed:
             raise RuntimeError("the beginning of this answer is no longer kept")
-        seat = Seat(self, reader, cache, joined=self._end)
+        seat.relay, seat.cache, seat.joined = self, cache, self.fed
         self._seats.append(seat)
-        if self._end:
+        if self.fed:
             try:
                 seat.pump()
             except BaseException:
@@ -173,17 +168,30 @@ class Relay:
                 raise
             finally:
                 self.settle()
-        return seat
+
+    def on_sealed(self) -> None:
+        """The beginning of the answer is about to be let go."""
 
     # ------------------------------------------------------------------ for seats
 
+    def head_for(self, cache: CacheResult) -> AnswerHead:
+        """What a reader is told whose answer comes from there."""
+        head = self.head
+        assert head is not None, "a relay is opened before it is fed"
+        if head.cache is cache or head.cache is CacheResult.HIT:
+            return head
+        shared = self._shared
+        if shared is None or shared.cache is not cache:
+            shared = self._shared = replace(head, cache=cache)
+        return shared
+
     def since(self, number: int) -> list[Frame]:
         """The frames from `number` on."""
-        return self._frames[number - self._end :] if number < self._end else []
+        return self._frames[number - self.fed :] if number < self.fed else []
 
     def frame(self, number: int) -> Frame | None:
         """Frame `number`; None: it has not come yet."""
-        return self._frames[number - self._end] if number < self._end else None
+        return self._frames[number - self.fed] if number < self.fed else None
 
     def leave(self, seat: Seat) -> None:
         """A seat gets no more frames. Harmless when it is not there any more."""
@@ -194,14 +202,14 @@ class Relay:
         """Lets go of what everybody has, then tells the source to go on or to wait."""
         if self._source is None and (self._keep or not self._frames):
             return  # as when the answer has ended and one reader after the other is told so
-        seats, behind, lag, first = self._seats, 0, 0, self._end
+        seats, behind, lag, first = self._seats, 0, 0, self.fed
         for seat in seats:
             first = min(first, seat.at)
             if seat.behind:
                 behind += 1
-                lag = max(lag, self._end - max(seat.at, seat.joined))
+                lag = max(lag, self.fed - max(seat.at, seat.joined))
         if not self._keep and self._frames:
-            taken = self._frames[: len(self._frames) - (self._end - first)]
+            taken = self._frames[: len(self._frames) - (self.fed - first)]
             del self._frames[: len(taken)]
             self._size -= sum([len(frame.data) for frame in taken])
         held = 0 if self._keep else self._size
@@ -217,29 +225,26 @@ class Relay:
 
     def _hand_over(self, seat: Seat, frame: Frame) -> None:
         """The short way of the usual case: one reader, which has everything until now."""
+        number = self.fed
         if self._keep:
             self._append(frame)
         else:
-            self._end += 1
-        seat.at = self._end
-        if not frame.usage_only or seat.reader.wants_usage:
-            seat.write(frame.data)
-        held = seat.at != self._end if self._keep else self._frames
-        if held or seat.behind or seat.gone or seat.ending is not None:
-            seat.pump()
+            self.fed = number + 1
+        seat.take(frame, number)
+        if seat.behind or seat.gone or (self._frames and not self._keep):
             self.settle()
 
     def _append(self, frame: Frame) -> None:
         self._frames.append(frame)
-        self._end += 1
+        self.fed += 1
         self._size += len(frame.data)
         if self._keep and self._size > self._keep_bytes:
             self._keep = False
-            self._on_sealed()
+            self.on_sealed()
 
 
 class Seat:
-    """One reader's place at a relay: how far it is, and whether it wants more. Whoever attached the reader holds it."""
+    """One reader's place at a relay: how far it is, and whether it wants more. Whoever attaches it holds it."""
 
     __slots__ = (
         "at",
@@ -256,11 +261,13 @@ class Seat:
         "rest",
     )
 
-    def __init__(self, relay: Relay, reader: Reader, cache: CacheResult, joined: int) -> None:
-        self.relay = relay
+    relay: Relay
+    cache: CacheResult
+    """Both are known when it is attached."""
+
+    def __init__(self, reader: Reader) -> None:
         self.reader = reader
-        self.cache = cache
-        self.joined = joined
+        self.joined = 0
         """How many frames had come before it."""
         self.at = 0
         """The number of the next frame it gets."""
@@ -269,7 +276,7 @@ class Seat:
         self.rest: deque[Frame] | None = None
         """What it still gets before it is told its end."""
 
-    # ------------------------------------------------------------------ for whoever attached it
+    # ------------------------------------------------------------------ for whoever attaches it
 
     def resume(self) -> None:
         """The reader can take more."""
@@ -306,6 +313,16 @@ class Seat:
 
     # ------------------------------------------------------------------ for the relay
 
+    def take(self, frame: Frame, number: int) -> None:
+        """Frame `number` is new: writes it at once to a reader that has all before it and wants more."""
+        if self.at == number and not (self.behind or self.busy or self.gone or self.ending is not None):
+            self.at = number + 1
+            if not frame.usage_only or self.reader.wants_usage:
+                self.write(frame.data)
+            if self.at == self.relay.fed and self.ending is None:
+                return
+        self.pump()
+
     def pump(self) -> None:
         """Writes what the reader has not got yet, until it says enough; then its ending, when that is due.
 
@@ -329,7 +346,7 @@ class Seat:
         try:
             if not self.begun:
                 self.begun = True
-                self.reader.begin(self._head())
+                self.reader.begin(self.relay.head_for(self.cache))
                 if self.gone:
                     return
             self.nudged = False
@@ -337,13 +354,6 @@ class Seat:
                 self.behind = True
         finally:
             self.busy = False
-
-    def _head(self) -> AnswerHead:
-        head = self.relay.head
-        assert head is not None, "a relay is opened before it is fed"
-        if head.cache is self.cache or head.cache is CacheResult.HIT:
-            return head
-        return replace(head, cache=self.cache)
 
     def _next(self) -> Frame | None:
         if self.rest is not None:

@@ -11,20 +11,20 @@ from headrace.runtime.flight import Flight
 from headrace.runtime.relay import Reader, Seat
 
 
-class Reply:
-    """A request that was handed to the gateway; the caller's handle on it."""
+class Reply(Seat):
+    """A request that was handed to the gateway; the caller's handle on it, and its seat once it has a flight."""
 
-    __slots__ = ("_ended", "_reader", "_seat", "_step", "again", "broken", "flight", "request")
+    __slots__ = ("_ended", "_step", "again", "broken", "flight", "request")
 
     def __init__(self, step: Callable[[Event], None], request: Request, reader: Reader) -> None:
+        super().__init__(reader)
         self._step = step
-        self._reader = reader
-        self._seat: Seat | None = None
         self._ended = False
         self.again = self.broken = False
         """It is to arrive once more when it is out of its call; it fell victim to a mistake of ours."""
         self.request = request
         self.flight: Flight | None = None
+        """What it rides on, since it was accepted."""
 
     @property
     def id(self) -> str:
@@ -38,8 +38,8 @@ class Reply:
 
     def cancel(self) -> None:
         """The caller has gone. Harmless after the end."""
-        if self._seat is not None:
-            self._seat.leave()
+        if self.flight is not None:
+            self.leave()
         if not self._ended:  # by now another request may bear the same id
             self._step(Cancelled(self.request.id))
 
@@ -51,22 +51,17 @@ class Reply:
             return None
         return time.perf_counter() - flight.ending_since + (flight.sending if queued else 0.0)
 
-    def resume(self) -> None:
-        """The caller can take more. Harmless when nothing waits."""
-        if self._seat is not None:
-            self._seat.resume()
-
     def board(self, flight: Flight, cache: CacheResult) -> None:
         """The request was accepted and rides on `flight`."""
         self.flight = flight
-        self._seat = flight.relay.attach(self._reader, cache)
+        flight.attach(self, cache)
 
     def settle(self, ending: Ending, fault: Fault | None) -> None:
         """The request's end. A caller who has left his seat is told nothing."""
         self._ended = True
         if self.broken:
             ending, fault = Ending.INFERENCE_FAILURE, internal_error()
-        if self._seat is None:
-            self._reader.end(ending, fault)
+        if self.flight is None:
+            self.reader.end(ending, fault)
         else:
-            self._seat.end(ending, fault)
+            self.end(ending, fault)
