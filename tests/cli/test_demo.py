@@ -99,6 +99,10 @@ def test_the_trace_tells_it_event_by_event(story: Story) -> None:
     assert all(re.fullmatch(r"req-\d\d", str(event["request_id"])) for event in events)
     times = [event["t"] for event in events]
     assert times == sorted(times, key=lambda t: float(str(t)))
+    order = [(event["kind"], event["request_id"]) for event in events]
+    assert order.index(("send", "req-01")) < order.index(("model_start", "req-01")), (
+        "nobody is asked before the question"
+    )
     (breaker,) = (event for event in events if event["kind"] == "breaker")
     assert (breaker["request_id"], breaker["state"]) == ("req-17", "open")
     joined = [(event["request_id"], event["shared_with"]) for event in events if event["kind"] == "joined"]

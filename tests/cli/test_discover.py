@@ -174,7 +174,8 @@ def test_others_at_the_same_address_keep_their_models() -> None:
 
 
 def test_a_kind_knows_its_port() -> None:
-    """`discover ollama box` means Ollama's usual port; a URL says its own."""
+    """`discover ollama box` means Ollama's usual port, `discover ollama` there on this machine; a URL says its own."""
+    assert place_of(["ollama"]) == (Engine.OLLAMA, "http://127.0.0.1:11434")
     assert place_of(["ollama", "box"]) == (Engine.OLLAMA, "http://box:11434")
     assert place_of(["lmstudio", "http://box:5000/v1/"]) == (Engine.LMSTUDIO, "http://box:5000")
     with pytest.raises(ConfigError):

@@ -21,9 +21,10 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code or 0, captured.out, captured.err
 
 
-def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """`headrace version` says which headrace runs on which Python."""
-    code, out, _ = run(capsys, "version")
+@pytest.mark.parametrize("asked", ["version", "--version", "-V"])
+def test_version_is_printed(capsys: pytest.CaptureFixture[str], asked: str) -> None:
+    """`headrace version`, and as people type it: which headrace runs on which Python."""
+    code, out, _ = run(capsys, asked)
     assert code == 0
     assert out.startswith("headrace ")
 

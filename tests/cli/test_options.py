@@ -39,10 +39,13 @@ def test_a_file_without_engines_takes_those_of_the_environment(tmp_path: Path) -
         ("http://h:1/?a", "m", Engine.OPENAI, None, "m"),
         ("vllm=http://h:1", "m", Engine.VLLM, "http://h:1", "m"),
         ("ollama=h:1", None, Engine.OLLAMA, "http://h:1", "*"),
+        ("ollama=h", None, Engine.OLLAMA, "http://h:11434", "*"),
+        ("ollama", None, Engine.OLLAMA, "http://127.0.0.1:11434", "*"),
+        ("vllm", "m", Engine.VLLM, "http://127.0.0.1:8000", "m"),
     ],
 )
 def test_one_engine_can_be_named(engine: str, model: str | None, kind: Engine, address: str | None, name: str) -> None:
-    """`--engine` is echo, a URL, or a kind and an address, and replaces everything else."""
+    """`--engine` is echo, a URL, a kind and an address, or a kind on this machine, and replaces everything else."""
     if address is None:
         with pytest.raises(ConfigError, match="--engine: the address must not hold a query"):
             choose(None, {}, {}, engine=engine, model=model)
@@ -69,3 +72,27 @@ def test_insecure_opens_the_door() -> None:
     assert choose(None, {}, flags, engine="echo").config.server.host == "0.0.0.0"
     with pytest.raises(Refused, match="listening on 0"):
         choose(None, {"HEADRACE_HOST": "0.0.0.0"}, {}, engine="echo")
+
+
+@pytest.mark.parametrize(
+    ("engine", "host", "port"),
+    [
+        ("http://127.0.0.1:8080/v1", "127.0.0.1", 8080),
+        ("llamacpp", "127.0.0.1", 8080),
+        ("http://localhost:9000", "0.0.0.0", 9000),
+        ("http://[::1]", "::", 80),
+        ("http://gpu-box:9000", "gpu-box", 9000),
+    ],
+)
+def test_a_gateway_is_not_its_own_engine(engine: str, host: str, port: int) -> None:
+    """llama.cpp's usual port is headrace's, too: an engine named there would be asked by itself, without end."""
+    flags = {"server.host": host, "server.port": port, "server.insecure": True}
+    with pytest.raises(Refused, match=rf"where headrace itself is to listen.* --port {port + 1}"):
+        choose(None, {}, flags, engine=engine)
+
+
+def test_another_port_or_machine_is_another_engine() -> None:
+    """What only looks alike is let through."""
+    flags = {"server.port": 8080}
+    for engine in ("http://127.0.0.1:8081", "http://gpu-box:8080", "https://127.0.0.1"):
+        assert choose(None, {}, flags, engine=engine).config.instances

@@ -63,24 +63,24 @@ def instance(engine: ScriptedEngine, kind: Engine = Engine.OPENAI, model: str = 
 
 
 @pytest.mark.parametrize(
-    ("script", "expected"),
+    ("script", "expected", "reason"),
     [
-        (GOOD, Probed("a", healthy=True)),
-        (steps.json(404, {}), Probed("a", healthy=True)),
-        (steps.json(429, {}), Probed("a", healthy=True)),
-        (BAD, Probed("a", healthy=False)),
-        (steps.json(503, {"error": "Loading model"}), Probed("a", healthy=False, definite=True)),
-        (steps.cut(), Probed("a", healthy=False)),
-        (steps.raw(b"garbage\r\n\r\n"), Probed("a", healthy=False)),
-        (steps.hang(), Probed("a", healthy=False)),
+        (GOOD, Probed("a", healthy=True), ""),
+        (steps.json(404, {}), Probed("a", healthy=True), ""),
+        (steps.json(429, {}), Probed("a", healthy=True), ""),
+        (BAD, Probed("a", healthy=False), "HTTP 500"),
+        (steps.json(503, {"error": "Loading model"}), Probed("a", healthy=False, definite=True), "HTTP 503"),
+        (steps.cut(), Probed("a", healthy=False), "closed before the end of the answer"),
+        (steps.raw(b"garbage\r\n\r\n"), Probed("a", healthy=False), "not an HTTP answer, or a header too large"),
+        (steps.hang(), Probed("a", healthy=False), "no complete answer in time"),
     ],
     ids=["200", "404", "429", "500", "503", "cut", "garbage", "silence"],
 )
 @virtually
-async def test_what_a_check_says(script: Script, expected: Probed) -> None:
-    """Whatever answers is up, 429 included; 503 is a definite no; errors and silence speak against it."""
+async def test_what_a_check_says(script: Script, expected: Probed, reason: str) -> None:
+    """Whatever answers is up, 429 included; 503 is a definite no; errors and silence speak against it, named."""
     async with ScriptedEngine(script, guard=100.0) as engine, watching() as watch:
-        assert await watch.prober.check(instance(engine)) == expected
+        assert await watch.prober.check(instance(engine)) == (expected, reason)
 
 
 @virtually
@@ -88,7 +88,10 @@ async def test_a_refused_connection_speaks_against_it() -> None:
     """Nobody listens: not healthy, without delay."""
     async with ScriptedEngine() as engine, watching() as watch:
         await engine.stop_listening()
-        assert await watch.prober.check(instance(engine)) == Probed("a", healthy=False)
+        assert await watch.prober.check(instance(engine)) == (
+            Probed("a", healthy=False),
+            "no connection (ECONNREFUSED)",
+        )
         assert asyncio.get_running_loop().time() == 0.0
 
 
@@ -133,11 +136,11 @@ async def test_a_closed_door_is_not_busy() -> None:
     async with ScriptedEngine(BAD) as engine, watching() as watch:
         await watch.prober.check(instance(engine))
         watch.pulse.reads += 1
-        assert not (await watch.prober.check(instance(engine))).busy
+        assert not (await watch.prober.check(instance(engine))).result.busy
         await engine.stop_listening()
         engine.close_connections()
         watch.pulse.reads += 1
-        assert not (await watch.prober.check(instance(engine))).busy
+        assert not (await watch.prober.check(instance(engine))).result.busy
 
 
 @virtually
@@ -168,7 +171,7 @@ async def test_a_deep_check_counts() -> None:
 async def test_what_a_deep_check_says(status: int, healthy: bool) -> None:
     """An engine that refuses the tiny request works all the same; one that does not know our key does not."""
     async with ScriptedEngine(steps.json(status, {})) as engine, watching() as watch:
-        assert (await watch.prober.check(instance(engine), deep=True)).healthy is healthy
+        assert (await watch.prober.check(instance(engine), deep=True)).result.healthy is healthy
 
 
 @virtually

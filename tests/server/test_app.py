@@ -35,6 +35,7 @@ async def test_a_path_that_only_looks_like_another_leads_nowhere(path: str) -> N
         answer = await client.get(path)
         assert (answer.status, answer.error["type"]) == (404, "invalid_request_error")
         assert answer.headers["x-request-id"]
+        assert "the base URL ends in /v1" in str(answer.error["message"]), "the usual reason"
 
 
 @pytest.mark.parametrize(

@@ -66,5 +66,5 @@ def test_without_matplotlib_one_sentence_says_what_to_do(
 ) -> None:
     """The plots are an extra; its absence is no traceback."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r"pip install 'headrace\[sim\]'"):
+    with pytest.raises(ConfigError, match=r"python\S* -m pip install matplotlib"):
         draw(results)

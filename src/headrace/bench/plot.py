@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from itertools import accumulate
@@ -30,7 +31,7 @@ class Undrawable(Exception):
 def check(path: Path) -> None:
     """Find out before a run whether it can be drawn there; raises Undrawable."""
     if find_spec("matplotlib") is None:
-        raise Undrawable("plots need matplotlib: pip install 'headrace[sim]'")
+        raise Undrawable(f"pictures need matplotlib: {sys.executable} -m pip install matplotlib")
     if path.suffix.lower() not in FORMATS:
         raise Undrawable(f"{path} ends in none of {', '.join(FORMATS)}")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Annotated
 
 import typer
 
@@ -56,7 +57,20 @@ def build(names: Sequence[str]) -> typer.Typer:
     return app
 
 
-def _root() -> None:
+def _say_version(asked: bool) -> None:
+    if asked:
+        from headrace.cli.version import version
+
+        version()
+        raise typer.Exit
+
+
+def _root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", "-V", help="Print the version.", callback=_say_version, is_eager=True)
+    ] = False,
+) -> None:
     """A self-hosted traffic gateway for large language models."""
 
 

@@ -47,7 +47,7 @@ class Trace:
         self._begun = self._now = clock()
         self._pipe = pipe
         self._breaker = BreakerState.CLOSED
-        self.events: list[TraceEvent] = []
+        self._events: list[TraceEvent] = []
         self.leaders: dict[str, str] = {}
         """By call: the request it was made for."""
 
@@ -78,6 +78,11 @@ class Trace:
         self._now = self._clock()
         self._add("model_done", request_id)
 
+    @property
+    def events(self) -> list[TraceEvent]:
+        """All so far, in the order of their times: a step is told of when it is over, after the calls it began."""
+        return sorted(self._events, key=_when)
+
     def text(self) -> str:
         """The events as a JSON array, one to a line."""
         return "[\n" + ",\n".join(json.dumps(event, ensure_ascii=False) for event in self.events) + "\n]\n"
@@ -106,4 +111,11 @@ class Trace:
             self._add("breaker", request_id, state=state.value)
 
     def _add(self, kind: str, request_id: str, **more: str) -> None:
-        self.events.append({"t": round(self._now - self._begun, 4), "kind": kind, "request_id": request_id, **more})
+        self._events.append({"t": round(self._now - self._begun, 6), "kind": kind, "request_id": request_id, **more})
+
+
+def _when(event: TraceEvent) -> tuple[float, bool]:
+    """Its time; of what happened at the same one, what was asked comes first."""
+    moment = event["t"]
+    assert isinstance(moment, float)
+    return moment, event["kind"] != "send"

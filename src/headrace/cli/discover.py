@@ -17,22 +17,14 @@ import typer
 
 from headrace.cli import Refused
 from headrace.cli.admin_client import DEFAULT_URL, AdminClient, AdminKey, GatewayUrl, instance_path
-from headrace.config.environment import address_of
+from headrace.cli.options import LOOPBACK
+from headrace.config.environment import PORTS, address_of
 from headrace.model import Engine, Tier
 from headrace.wire.adapters.addresses import same_place
 from headrace.wire.discovery import Found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-PORTS = {
-    Engine.LMSTUDIO: 1234,
-    Engine.OLLAMA: 11434,
-    Engine.VLLM: 8000,
-    Engine.SGLANG: 30000,
-    Engine.LLAMACPP: 8080,
-}
-"""Where an engine listens unless told otherwise; by its kind, where the URL names no port."""
 
 
 class Change(StrEnum):
@@ -56,7 +48,7 @@ class Step(NamedTuple):
 
 
 def discover(
-    where: Annotated[list[str], typer.Argument(metavar="[KIND] URL", help="Where the engine is; its kind is found.")],
+    where: Annotated[list[str], typer.Argument(metavar="[KIND] URL", help="Where it is; or its kind alone: here.")],
     *,
     name: Annotated[str | None, typer.Option("--id", help="Name of a new instance; else its kind and number.")] = None,
     tier: Annotated[Tier, typer.Option(help="local, or remote: used when no local one can answer.")] = Tier.LOCAL,
@@ -96,14 +88,19 @@ def discover(
 
 
 def place_of(words: Sequence[str]) -> tuple[Engine | None, str]:
-    """The kind, if it is named, and the base URL. Raises Refused and ConfigError for what is neither."""
+    """The kind, if it is named, and the base URL. A kind alone that has a usual port means this machine.
+
+    Raises Refused and ConfigError for what is neither.
+    """
     if len(words) > 2:
         raise Refused("give one URL, and the kind of the engine before it if you know it: discover ollama URL")
     kinds = {engine.value: engine for engine in Engine if engine not in (Engine.ECHO, Engine.WORKER)}
-    kind = kinds.get(words[0]) if len(words) == 2 else None
-    if len(words) == 2 and kind is None:
+    alone = len(words) == 1 and words[0] in PORTS
+    if len(words) == 1 and not alone:
+        return None, address_of(words[0], None, "URL")
+    if words[0] not in kinds:
         raise Refused(f"'{words[0]}' is no kind of engine; there are {', '.join(kinds)}")
-    return kind, address_of(words[-1], PORTS.get(kind) if kind is not None else None, "URL")
+    return kinds[words[0]], address_of(LOOPBACK if alone else words[1], PORTS.get(words[0]), "URL")
 
 
 def plan(found: Found, address: str, registered: Sequence[Mapping[str, object]]) -> Step:

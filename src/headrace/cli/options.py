@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, get_args
+from urllib.parse import urlsplit
 
 import typer
 
@@ -21,8 +22,11 @@ from headrace.config import (
     is_loopback,
     load,
 )
+from headrace.config.environment import PORTS
 from headrace.config.instances import EngineName
 from headrace.errors import ConfigError
+
+LOOPBACK = "127.0.0.1"
 
 ConfigFile = Annotated[
     Path | None,
@@ -73,18 +77,22 @@ def choose(
         config, findings = discover_environment(env, config)
         chosen = Chosen(config, findings, file)
     refuse_open_doors(chosen.config)
+    refuse_itself(chosen.config)
     return chosen
 
 
 def one_engine(engine: str, model: str | None) -> InstanceSection:
-    """The instance that `--engine` names: `echo`, a URL, or `KIND=URL` with a KIND as vllm or llamacpp.
+    """The instance that `--engine` names: `echo`, a URL, `KIND=URL` with a KIND as vllm or llamacpp, or a KIND that has
+    a usual port, which means this machine.
 
     Raises ConfigError for an address or a kind that cannot be used.
     """
     if engine == "echo":
         return echo_instance(model or "echo")
     kind, equals, address = engine.partition("=")
-    if not equals or "://" in kind:
+    if engine in PORTS:
+        address = LOOPBACK
+    elif not equals or "://" in kind:
         kind, address = "openai", engine
     kinds = [name for name in get_args(EngineName) if name != "echo"]
     if kind not in kinds:
@@ -93,7 +101,7 @@ def one_engine(engine: str, model: str | None) -> InstanceSection:
         {
             "id": kind,
             "engine": kind,
-            "address": address_of(address, None, "--engine"),
+            "address": address_of(address, PORTS.get(kind), "--engine"),
             "models": (ModelEntry(name=model or "*"),),
         }
     )
@@ -107,3 +115,20 @@ def refuse_open_doors(config: Config) -> None:
             f"listening on {server.host} would let everyone who reaches this machine use your engines, since there are "
             "no keys yet; listen on 127.0.0.1 behind something that checks who calls, or say --insecure"
         )
+
+
+def refuse_itself(config: Config) -> None:
+    """Raises Refused when an instance is where headrace itself is to listen: its requests would come back to it."""
+    server = config.server
+    for instance in config.model_instances():
+        place = urlsplit(instance.address)
+        near = place.hostname == server.host or (is_loopback(place.hostname or "") and _reaches_loopback(server.host))
+        if near and (place.port or {"https": 443}.get(place.scheme, 80)) == server.port:
+            raise Refused(
+                f"{instance.id} is at {instance.address}, where headrace itself is to listen; choose another port for "
+                f"one of them, as with --port {server.port + 1}"
+            )
+
+
+def _reaches_loopback(host: str) -> bool:
+    return is_loopback(host) or host in ("0.0.0.0", "::")

@@ -27,7 +27,8 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on, 8080 by default; 0 takes a free one.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on, 127.0.0.1 by default.")] = None,
     engine: Annotated[
-        str | None, typer.Option(help="Only this engine: echo, a URL, or KIND=URL (vllm, llamacpp, ollama, openai).")
+        str | None,
+        typer.Option(help="Only this engine: echo, a URL, KIND=URL, or KIND on this machine (vllm, ollama, ...)."),
     ] = None,
     model: Annotated[str | None, typer.Option(help="The model that --engine serves; else any name.")] = None,
     workers: Annotated[

@@ -16,7 +16,9 @@ ANTHROPIC_ADDRESS = "https://api.anthropic.com"
 OPENAI_NAMES = ("gpt-*", "chatgpt-*", "o1*", "o3*", "o4*", "text-embedding-*", "ft:*")
 """What OpenAI is asked for when other engines stand beside it; alone it is asked for everything."""
 
-_LOCAL = (("OLLAMA_HOST", "ollama", 11434), ("VLLM_URL", "vllm", 8000), ("LLAMA_CPP_URL", "llamacpp", 8080))
+PORTS: Mapping[str, int] = {"lmstudio": 1234, "ollama": 11434, "vllm": 8000, "sglang": 30000, "llamacpp": 8080}
+"""Where an engine listens unless told otherwise, by its kind."""
+_LOCAL = (("OLLAMA_HOST", "ollama"), ("VLLM_URL", "vllm"), ("LLAMA_CPP_URL", "llamacpp"))
 
 
 class Finding(NamedTuple):
@@ -48,10 +50,10 @@ def echo_instance(model: str) -> InstanceSection:
 
 def _local(env: Mapping[str, str]) -> list[Finding]:
     found: list[Finding] = []
-    for variable, engine, port in _LOCAL:
+    for variable, engine in _LOCAL:
         value = env.get(variable, "").strip()
         if value:
-            address = address_of(value, port, variable)
+            address = address_of(value, PORTS[engine], variable)
             section = InstanceSection.model_validate({"id": engine, "engine": engine, "address": address})
             found.append(Finding(variable, section))
     return found

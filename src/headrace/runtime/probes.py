@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -48,6 +49,14 @@ class ProbeSettings:
     deep_every: int = 30
     """Every how many checks one is deep; 0: never."""
     deep_timeout: float = 30.0
+
+
+class Checked(NamedTuple):
+    """What one check found."""
+
+    result: Probed
+    reason: str = ""
+    """Why it failed, for operators; names no host, path or key. Empty where it did not fail."""
 
 
 @dataclass(slots=True)
@@ -104,13 +113,13 @@ class Prober:
         while True:
             deep = failed_deep or (every > 0 and count > 0 and count % every == 0)
             try:
-                result = await self.check(instance, deep=deep)
+                result, reason = await self.check(instance, deep=deep)
                 failed = not (result.healthy or result.busy)
                 failed_deep = deep and failed
                 # Three that failed within a second are one failure: a hurried check tells of a change only.
                 if not failed or well or clock() - counted >= _SHORTEST * self._settings.interval:
                     well, counted = not failed, clock()
-                    self._note(result)
+                    self._note(result, reason)
                     self._step(result)
             except Exception:  # noqa: BLE001 - the task's outer edge: one check that goes wrong does not end them all
                 _log.exception("health check failed", instance=instance.id)
@@ -127,7 +136,7 @@ class Prober:
                 await alarm.wait()
         alarm.clear()
 
-    async def check(self, instance: Instance, *, deep: bool = False) -> Probed:
+    async def check(self, instance: Instance, *, deep: bool = False) -> Checked:
         """One check of `instance`; never raises for what an engine does."""
         key = self._secrets.get(instance.id)
         request = _one_token(instance, key) if deep else None
@@ -137,12 +146,15 @@ class Prober:
                 instance.address, request or adapter_for(instance.engine).health(instance, key), timeout, _ANSWER_LIMIT
             )
         except UpstreamFailed as failed:
-            return Probed(instance.id, healthy=False, busy=self._lives(instance.id, timeout, failed.failure))
+            busy = self._lives(instance.id, timeout, failed.failure)
+            return Checked(Probed(instance.id, healthy=False, busy=busy), failed.detail)
         self._lives(instance.id, timeout, None)
         if request is not None and status >= 300:
             outcome = adapter_for(instance.engine).refused(status, headers, body, 0.0, ())
-            return Probed(instance.id, outcome.cause in (Cause.RATE_LIMITED, Cause.REJECTED))
-        return Probed(instance.id, healthy=status < 500, definite=status == 503)
+            healthy, definite = outcome.cause in (Cause.RATE_LIMITED, Cause.REJECTED), False
+        else:
+            healthy, definite = status < 500, status == 503
+        return Checked(Probed(instance.id, healthy, definite=definite), "" if healthy else f"HTTP {status}")
 
     def _lives(self, name: str, timeout: float, failure: Failure | None) -> bool:
         """Whether an instance that was silent to its check has been heard of lately."""
@@ -152,11 +164,14 @@ class Prober:
             life.reads, life.at = reads, now
         return failure is Failure.TIMEOUT and now - life.at <= _LIFE_SIGNS * (self._settings.interval + timeout)
 
-    def _note(self, result: Probed) -> None:
+    def _note(self, result: Probed, reason: str) -> None:
         if result.busy or self._up.get(result.instance, True) == result.healthy:
             return
         self._up[result.instance] = result.healthy
-        _log.info("health check", instance=result.instance, healthy=result.healthy)
+        if result.healthy:
+            _log.info("health check", instance=result.instance, healthy=True)
+        else:
+            _log.warning("health check", instance=result.instance, healthy=False, reason=reason)
 
 
 def _one_token(instance: Instance, key: str | None) -> EngineRequest | None:

@@ -18,7 +18,7 @@ from headrace.wire.openai import error_body
 _log = structlog.get_logger("headrace.server")
 
 _SHOWN_PATH = 200
-"""Characters of a path that nobody serves in the log: it is the caller's."""
+"""Characters of a path that nobody serves in the log and the answer: it is the caller's."""
 
 LONGEST_OBEYED = 60.0
 """Seconds of `retry-after` that the official SDKs wait; a longer one they ignore, and try again within seconds."""
@@ -51,8 +51,12 @@ def last_words(fault: Fault) -> bytes:
 
 
 def unknown_route(exchange: Exchange) -> None:
-    """404 for a path that leads nowhere."""
-    message = "There is nothing at this path. See the documentation for what is served."
+    """404 for a path that leads nowhere: mostly a base URL that is not as the client wants it."""
+    message = (
+        f"There is nothing at {exchange.path[:_SHOWN_PATH]}. For clients of the OpenAI API the base URL ends in /v1, "
+        "without a slash; the API's paths are /v1/models, /v1/chat/completions, /v1/completions and /v1/embeddings. "
+        "The admin API's page is /docs."
+    )
     refuse_early(exchange, invalid_request(message, status=404))
 
 

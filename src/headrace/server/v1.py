@@ -100,7 +100,9 @@ class DataPath:
         if found:
             answer_json(exchange, 200, msgspec.json.encode({"id": request_id, "object": "request", "cancelled": True}))
         else:
-            refuse_early(exchange, invalid_request("You have no request of that id that is not over.", status=404))
+            refuse_early(
+                exchange, invalid_request("None of your requests with this id is waiting or running.", status=404)
+            )
 
     def _answer(self, endpoint: str, exchange: Exchange) -> None:
         began, arrived = perf_counter(), self._clock()

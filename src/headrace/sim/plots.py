@@ -8,6 +8,7 @@ differ in their dashes. The first seed of each result is drawn.
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib as mpl  # noqa: F401, PLC0415
     except ImportError:
-        raise ConfigError("plots need matplotlib; install it with: pip install 'headrace[sim]'") from None
+        raise ConfigError(f"pictures need matplotlib: {sys.executable} -m pip install matplotlib") from None
 
 
 def draw(results: Sequence[Result]) -> bytes:
