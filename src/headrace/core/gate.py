@@ -11,6 +11,10 @@ Gates that need nothing from the engine:
   not begun, or an eighth of what the engine has shown to run at a time (`breadth.Breadth`), where all that is there
   is more than that.
 
+What both of these are for is that a newcomer does not stand behind much that nobody can put in another order any more.
+"Much" is a matter of time: an engine that finishes everything within moments may have as much as it finishes in one of
+them (`turnover.Turnover`).
+
 One place of the engine's queue is kept for guests (`adaptive.GUESTS`), so that who comes into a flood need not wait for
 something of it to begin or end.
 
@@ -31,6 +35,7 @@ from headrace.core.pace import WINDOW, Pace
 from headrace.core.place import Place
 from headrace.core.settings import Settings
 from headrace.core.shut_times import ShutTimes
+from headrace.core.turnover import Turnover
 from headrace.model import EngineReport, Instance, ServiceClass, Usage
 
 _FIRST_GUESS = 2e-4
@@ -75,6 +80,7 @@ class Gate:
         "prefill_known",
         "prefill_seconds",
         "shut_times",
+        "turnover",
         "unseen",
         "unstarted",
         "window",
@@ -87,6 +93,7 @@ class Gate:
         self.engine = EngineView(settings.metrics.stale_after, settings.gate.waiting_below)
         self.pace = Pace()
         self.breadth = Breadth(self.pace)
+        self.turnover = Turnover()
         most = settings.gate.waiting_below
         self._may_wait = (max(min(most, 1.0), most - 1.0), most)
         """Requests that may wait in the engine; the second for guests."""
@@ -142,7 +149,8 @@ class Gate:
         if window is not None:
             if self._lapsing:
                 self._lapse(now)
-            if self.unstarted and self.unstarted + tokens > window:
+            unstarted = self.unstarted
+            if unstarted and unstarted + tokens > window and unstarted + tokens > self._soon_read(in_flight):
                 return "window"
         if in_flight:
             may_wait = self._may_wait[guest]
@@ -153,10 +161,17 @@ class Gate:
                 return "pending"
         return self._no_batch(now) if service_class is ServiceClass.BATCH else ""
 
+    def _soon_read(self, in_flight: int) -> float:
+        """Prompt tokens that the engine is through with in a moment; 0 where it is not with all that is there."""
+        turnover = self.turnover
+        return turnover.tokens if in_flight < turnover.requests else 0.0
+
     def _behind(self, in_flight: int, may_wait: float) -> bool:
-        """More would wait at an engine without metrics than may: so many, or a part of what it was seen to run."""
-        may_wait = max(may_wait, self.breadth.most * _PART_WAITING)
-        return self.pending >= may_wait and in_flight >= self.breadth.most + may_wait
+        """More would wait at an engine without metrics than may: so many, or a part of what it was seen to run, or what
+        it finishes in a moment."""
+        most = self.breadth.most
+        may_wait = max(may_wait, most * _PART_WAITING)
+        return self.pending >= may_wait and in_flight >= most + may_wait and in_flight >= self.turnover.requests
 
     def _overfull(self, tokens: int, service_class: ServiceClass, may_wait: float, now: float) -> str:
         """Why the engine's own metrics, which are known, forbid it."""
@@ -202,6 +217,7 @@ class Gate:
         lone = self.in_flight == 0
         taken = Place(tokens, service_class, now, lapses, whole and self.unstarted == 0, lone)
         taken.read_before = self._read
+        taken.window = self.turnover.entered(self.in_flight, now)
         self.in_flight += 1
         self.unstarted += tokens
         self.pending += 1
@@ -268,8 +284,8 @@ class Gate:
         """The engine said that it has too much, or did not answer in time."""
         self.limiter.refused(self.in_flight, now)
 
-    def leave(self, place: Place, now: float, usage: Usage | None = None) -> None:
-        """Give the place back, on whatever way the attempt ended; a second call changes nothing.
+    def leave(self, place: Place, now: float, usage: Usage | None = None, well: bool = False) -> None:
+        """Give the place back, on whatever way the attempt ended, `well` or not; a second call changes nothing.
 
         `usage` is that of a complete answer that was made here from its first token to its last; None for any other.
         """
@@ -282,6 +298,7 @@ class Gate:
         if seen_streaming and usage is not None and not usage.reasoning and now > place.moved:
             self._count_rest(place, usage.completion, now)
         self.in_flight -= 1
+        self.turnover.left(place.window, place.tokens, well, self.in_flight, now)
         if place.service_class is ServiceClass.BATCH:
             self.batch_in_flight -= 1
         if place.unstarted:

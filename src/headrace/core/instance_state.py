@@ -257,7 +257,7 @@ class InstanceState:
             return
         gate, request, cause = self.gate, place.request, outcome.cause
         answered = cause is Cause.OK
-        gate.leave(place, now, outcome.usage if answered and not place.carried else None)
+        gate.leave(place, now, outcome.usage if answered and not place.carried else None, answered)
         if request.prefix and (answered or place.first is not None):
             self.index.add(request.prefix, request.prefix_block)
         self.load = max(0.0, self.load - place.load) if gate.in_flight else 0.0

@@ -36,6 +36,7 @@ class Place:
         "told",
         "unseen",
         "unstarted",
+        "window",
     )
 
     state: InstanceState
@@ -44,6 +45,8 @@ class Place:
     load: float
     carried: int
     """Tokens of an answer that is taken up again."""
+    window: int
+    """The window of the engine's turnover in which it came."""
 
     def __init__(
         self, tokens: int, service_class: ServiceClass, entered: float, lapses: float | None, alone: bool, lone: bool
