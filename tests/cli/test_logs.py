@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Iterator
@@ -76,3 +77,58 @@ def test_a_stack_trace_shows_no_variables(form: str, capsys: pytest.CaptureFixtu
     text = capsys.readouterr().err
     assert text.count("RuntimeError: a mistake") == 2
     assert "MARKER-4711" not in text
+
+
+def test_news_in_one_step_are_the_same_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line that takes the short way has what was bound to its logger, the worker, and a value JSON does not know."""
+    configure("info", "json", 3)
+    logger = structlog.get_logger("headrace.server").bind(model="m")
+
+    logger.info("request", status=200, odd=1j)
+    logger.warning("request", status=200, odd=1j)
+
+    short, long = lines(capsys)
+    assert short == {**long, "level": "info", "timestamp": short["timestamp"]}
+    assert (short["model"], short["worker"], short["odd"]) == ("m", 3, "1j")
+
+
+def test_news_of_one_turn_leave_in_order_and_before_the_next(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a running loop news waits for the end of its turn, but never behind a warning that came later."""
+    configure("info", "json")
+    logger = structlog.get_logger("headrace.server")
+    seen: list[int] = []
+
+    async def talk() -> None:
+        logger.info("one")
+        logger.info("two")
+        seen.append(len(capsys.readouterr().err))
+        logger.warning("three")
+        logger.info("four")
+        seen.append(len(text := capsys.readouterr().err))
+        assert [json.loads(line)["event"] for line in text.splitlines()] == ["one", "two", "three"]
+        await asyncio.sleep(0)
+        (line,) = lines(capsys)
+        assert line["event"] == "four"
+
+    asyncio.run(talk())
+    assert seen[0] == 0
+
+
+def test_news_of_the_last_turn_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is said just before the loop ends is written all the same."""
+    configure("info", "json")
+
+    async def talk() -> None:
+        structlog.get_logger("headrace.server").info("last")
+
+    asyncio.run(talk())
+
+    assert [line["event"] for line in lines(capsys)] == ["last"]
+
+
+def test_below_its_level_nothing_is_made(capsys: pytest.CaptureFixture[str]) -> None:
+    """News is not told where warnings are asked for."""
+    configure("warning", "json")
+    structlog.get_logger("headrace.server").info("request")
+
+    assert lines(capsys) == []
