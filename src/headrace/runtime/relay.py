@@ -143,7 +143,14 @@ class Relay:
         if len(seats) == 1:
             seat = seats[0]
             if seat.at == number and not (seat.behind or seat.busy):
-                self._hand_over(seat, frame)
+                # The usual case: one reader, which has everything until now; unless all is kept, the log stays empty.
+                if self._keep:
+                    self._append(frame)
+                else:
+                    self.fed = number + 1
+                seat.take(frame, number)
+                if seat.behind or seat.gone or (self._frames and not self._keep):
+                    self.settle()
                 return
         self._append(frame)
         for seat in tuple(seats):
@@ -222,17 +229,6 @@ class Relay:
                 self._source.pause() if paused else self._source.resume()
 
     # ------------------------------------------------------------------ inside
-
-    def _hand_over(self, seat: Seat, frame: Frame) -> None:
-        """The short way of the usual case: one reader, which has everything until now."""
-        number = self.fed
-        if self._keep:
-            self._append(frame)
-        else:
-            self.fed = number + 1
-        seat.take(frame, number)
-        if seat.behind or seat.gone or (self._frames and not self._keep):
-            self.settle()
 
     def _append(self, frame: Frame) -> None:
         self._frames.append(frame)
