@@ -19,7 +19,7 @@ from headrace.config import load
 from headrace.config.reading import parsed, validated
 from tests.documents import DOCUMENTS, ROOT, blocks, commands
 
-_LINK = re.compile(r"\]\(([^)#\s]+)")
+_LINK = re.compile(r"\]\(([^)#\s]*)#?([^)\s]*)\)")
 
 
 @cache
@@ -85,9 +85,19 @@ def test_the_library_s_examples_run_as_written(document: str, text: str) -> None
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(document: Path) -> None:
-    """Each link to a file of this repository finds it."""
-    links = [link for link in _LINK.findall(document.read_text(encoding="utf-8")) if "://" not in link]
-    assert [link for link in links if not (document.parent / link).exists()] == []
+    """Each link to a file of this repository finds it, and each one into a document the heading that it names."""
+    for link, heading in _LINK.findall(document.read_text(encoding="utf-8")):
+        if "://" not in link:
+            target = document.parent / link if link else document
+            assert target.exists(), link
+            assert not heading or heading in headings(target), heading
+
+
+@cache
+def headings(document: Path) -> frozenset[str]:
+    """What a link into a document may name: its headings in lower case, with hyphens for blanks."""
+    found = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+    return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found)
 
 
 @pytest.mark.parametrize("room", ["core", "wire", "runtime", "runtime/stores", "server"])

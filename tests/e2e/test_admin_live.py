@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import shlex
 from collections import Counter
 from collections.abc import Mapping
-from itertools import pairwise
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -124,36 +120,6 @@ async def test_breakers_worked_by_hand_turn_requests_away_and_let_them_back() ->
         assert to.instance("a").breaker is BreakerState.CLOSED
         assert await where(to, 4) == {"a": 4}
         await to.idle()
-
-
-def curl_lines() -> list[list[str]]:
-    """The curl lines of the section on the admin API in the documentation, in words."""
-    text = (Path(__file__).parents[2] / "docs" / "operate.md").read_text(encoding="utf-8")
-    section = text.partition("\n## Admin API\n")[2].partition("\n## ")[0]
-    lines = re.sub(r"\\\n", " ", section).splitlines()
-    return [shlex.split(line) for line in lines if line.startswith("curl ")]
-
-
-async def test_the_documented_lines_do_what_they_say() -> None:
-    """Each curl line of the documentation is answered 2xx, one after the other, with the key in its variable."""
-    key = "k-0123456789abcdef"
-    names = {"max_concurrent": 2, "id": "gpu-1", "models": ["qwen3-1.7b"]}
-    async with ScriptedEngine() as engine, front(engine, instances=names, admin={"api_key": key}, env={}) as to:
-        assert len(curl_lines()) >= 10
-        for _, *words in curl_lines():
-            options = dict(pairwise(words))
-            headers = [words[at + 1].partition(": ") for at, word in enumerate(words) if word == "-H"]
-            url = next(word for word in words if word.startswith("http")).replace(
-                "http://127.0.0.1:8080", to.client.url
-            )
-            method = options.get("-X", "POST" if "-d" in options else "GET")
-            sent = {name: value.replace("$HEADRACE_ADMIN_KEY", key) for name, _, value in headers}
-            async with (
-                aiohttp.ClientSession() as session,
-                session.request(method, url, headers=sent, data=options.get("-d")) as response,
-            ):
-                assert response.status in (200, 201), (words, await response.text())
-                assert (await response.json()).keys()
 
 
 async def test_the_numbers_are_those_of_what_happened() -> None:

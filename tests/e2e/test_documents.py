@@ -44,6 +44,7 @@ async def documented() -> AsyncIterator[str]:
 
 async def test_each_request_is_answered() -> None:
     """In the order of the documents, with the key in its variable: each succeeds; what goes elsewhere goes nowhere."""
+    assert len(REQUESTS) > 15
     async with documented() as url, aiohttp.ClientSession() as session:
         for words in REQUESTS:
             asked = Request.of([word.replace("$HEADRACE_ADMIN_KEY", KEY) for word in words])

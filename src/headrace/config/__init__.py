@@ -1,6 +1,6 @@
 """Configuration: one YAML file, the environment and flags become one frozen `Config`.
 
-The environment is handed in as a mapping; only the command line reads the real one. `docs/operate.md` lists every key.
+The environment is handed in as a mapping; only the command line reads the real one. `examples/headrace.yaml` has every key.
 """
 
 from headrace.config.config import Config, is_loopback

@@ -1,0 +1,1 @@
+"""The doing half: asyncio, sockets, stores and metrics carry out what `core` decides and `wire` translates."""
