@@ -1,6 +1,7 @@
 """Configuration: one YAML file, the environment and flags become one frozen `Config`.
 
-The environment is handed in as a mapping; only the command line reads the real one. `examples/headrace.yaml` has every key.
+The environment is handed in as a mapping; only the command line reads the real one. Every key is in
+`examples/headrace.yaml`.
 """
 
 from headrace.config.config import Config, is_loopback

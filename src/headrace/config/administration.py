@@ -8,10 +8,10 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
+from headrace.config.keys import fits_a_header, key_in
 from headrace.config.sections import Count, Seconds, Section
 from headrace.config.wording import VARIABLE
 from headrace.core.scaling import ScalingSettings
-from headrace.errors import ConfigError
 from headrace.runtime.addresses import Allowed, allowed
 
 SHORT_KEY = 16
@@ -48,8 +48,7 @@ class AdminSection(Section):
     @field_validator("api_key")
     @classmethod
     def _fits_a_header(cls, value: SecretStr | None) -> SecretStr | None:
-        text = value.get_secret_value() if value is not None else "key"
-        if not text.isascii() or not text.isprintable() or text != text.strip():
+        if value is not None and not fits_a_header(value.get_secret_value()):
             raise ValueError("the key holds characters that no header may carry")
         return value
 
@@ -66,12 +65,7 @@ class AdminSection(Section):
         """
         if self.api_key_env is None:
             return None if self.api_key is None else self.api_key.get_secret_value()
-        key = env.get(self.api_key_env, "").strip()
-        if not key:
-            raise ConfigError(f"admin.api_key_env: the environment variable {self.api_key_env} is not set")
-        if not key.isascii() or not key.isprintable():
-            raise ConfigError(f"admin.api_key_env: {self.api_key_env} holds characters that no header may carry")
-        return key
+        return key_in(env, self.api_key_env, "admin.api_key_env")
 
     def warnings(self, key: str | None) -> tuple[str, ...]:
         """What is probably not meant, of the key that is in force."""

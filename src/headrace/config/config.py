@@ -11,6 +11,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from headrace.config.administration import AdminSection, ScalingSection
 from headrace.config.instances import InstanceSection
+from headrace.config.keys import key_in, secret_in
 from headrace.config.models import (
     Behind,
     FallbackEntry,
@@ -48,7 +49,6 @@ from headrace.core.settings import (
     RoutingSettings,
     Settings,
 )
-from headrace.errors import ConfigError
 from headrace.model import Instance, ServiceClass
 from headrace.runtime.proxies import Proxies, proxies_in
 from headrace.runtime.stores.keeping import Keeping
@@ -135,20 +135,11 @@ class Config(Section):
 
         Raises ConfigError when a variable named by `api_key_env` is not set; values never appear in messages.
         """
-        keys: dict[str, str] = {}
-        for number, instance in enumerate(self.model_instances()):
-            if instance.api_key_env is None:
-                continue
-            key = env.get(instance.api_key_env, "").strip()
-            if not key:
-                raise ConfigError(
-                    f"instances[{number}].api_key_env: the environment variable {instance.api_key_env} is not set"
-                )
-            if not key.isascii() or not key.isprintable():
-                raise ConfigError(
-                    f"instances[{number}].api_key_env: {instance.api_key_env} holds characters that no header may carry"
-                )
-            keys[instance.id] = key
+        keys = {
+            instance.id: key_in(env, instance.api_key_env, f"instances[{number}].api_key_env")
+            for number, instance in enumerate(self.model_instances())
+            if instance.api_key_env is not None
+        }
         known = self.model_copy()
         known._keys = keys
         known._hook_secret = self._secret_of_hook(env)
@@ -161,10 +152,7 @@ class Config(Section):
         hook = self.dead_letters.webhook
         if hook is None or hook.secret_env is None:
             return None
-        secret = env.get(hook.secret_env, "").strip()
-        if not secret:
-            raise ConfigError(f"dead_letters.webhook.secret_env: the environment variable {hook.secret_env} is not set")
-        return secret
+        return secret_in(env, hook.secret_env, "dead_letters.webhook.secret_env")
 
     def proxies(self) -> Proxies:
         """The HTTP proxies that the environment names for engines elsewhere. Never log this: passwords may be in it."""

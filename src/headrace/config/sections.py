@@ -46,12 +46,8 @@ class ServerSection(Section):
     answer_limit_bytes: Count = Field(64 * 1024 * 1024, description="Largest answer to a request that wants no stream.")
     body_timeout_seconds: Seconds = Field(30.0, description="A body must have arrived within this time.")
     stall_timeout_seconds: Seconds = Field(120.0, description="A caller that reads nothing this long is cut off.")
-    queue_comment_after_seconds: float = Field(
-        5.0,
-        ge=0,
-        le=31_536_000,
-        allow_inf_nan=False,
-        description="A stream that waits longer begins and is told its place in the queue by comments; 0: never.",
+    queue_comment_after_seconds: Wait = Field(
+        5.0, description="A stream that waits longer begins and is told its place in the queue by comments; 0: never."
     )
     queue_comment_every_seconds: Seconds = Field(5.0, description="Time between two such comments.")
     drain_seconds: Seconds = Field(
