@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.errors import HeadraceError
 from headrace.model import Drained, Engine, Event, Instance, Reconfigured, ServedModel
@@ -153,7 +154,8 @@ def test_drains_are_told_shown_and_kept_until_they_are_taken_back() -> None:
 
 
 def test_after_a_restart_the_configuration_wins_and_the_rest_is_there_again() -> None:
-    """Kept ones that clash with it are left out; drains hold for both kinds, and for nobody who is gone."""
+    """Kept ones that clash with it are left out; drains hold for both kinds, and for nobody who is gone. The log tells
+    all of it: the start of the gateway shows only the file's."""
     ears = Ears()
     known = registry(ears, vllm("a"), vllm("new", "http://taken"))
     kept = [
@@ -162,7 +164,8 @@ def test_after_a_restart_the_configuration_wins_and_the_rest_is_there_again() ->
         Registered(vllm("c", "http://taken/v1"), "discovered:http://taken"),
         Registered(vllm("d"), "discovered:http://d"),
     ]
-    known.restore(kept, ["a", "d", "gone"])
+    with capture_logs() as logs:
+        known.restore(kept, ["a", "d", "gone"])
     assert [(entry.instance.id, entry.source, entry.draining) for entry in known.instances] == [
         ("a", "config", True),
         ("new", "config", False),
@@ -172,3 +175,11 @@ def test_after_a_restart_the_configuration_wins_and_the_rest_is_there_again() ->
     assert ears.heard[0] == ("a", "new", "b", "d")
     assert ears.heard[2:] == [Drained("a"), Drained("d")]
     assert [entry.instance.id for entry in known.kept] == ["b", "d"]
+    assert [(line["instance"], line["event"].split()[-1]) for line in logs] == [
+        ("b", "again"),
+        ("a", "out"),
+        ("c", "out"),
+        ("d", "again"),
+        ("a", "is"),
+        ("d", "is"),
+    ]

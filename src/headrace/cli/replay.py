@@ -143,11 +143,20 @@ def replay(source: LetterSource, ids: Sequence[int], which: LetterFilter, plan: 
         print(f"{len(letters)} letters would be sent to {plan.url}")
         return True
 
+    answered = 0
+
+    def told(result: Answered) -> None:
+        nonlocal answered
+        answered += result.well
+        _tell(result)
+
     async def work() -> bool:
         async with opened(source.path) as store:
-            return await Replay(store, plan).run(letters, _tell)
+            return await Replay(store, plan).run(letters, told)
 
-    return asyncio.run(work())
+    well = asyncio.run(work())
+    print(f"{answered} of {len(letters)} letters were answered", file=sys.stderr)
+    return well
 
 
 def _tell(result: Answered) -> None:

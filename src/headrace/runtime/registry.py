@@ -87,10 +87,12 @@ class Registry:
                 _log.warning("a registered instance is left out", instance=entry.instance.id, reason=reason.message)
                 continue
             self._entries[entry.instance.id] = replace(entry, draining=False)
+            _log.info("a registered instance is used again", instance=entry.instance.id, source=entry.source)
             self._warn(entry.instance)
         self._apply()
         for name in drained:
             if name in self._entries:
+                _log.warning("an instance was drained and still is", instance=name)
                 self._drain(name, draining=True)
 
     def add(self, instance: Instance, source: str) -> tuple[str, ...]:
