@@ -173,6 +173,12 @@ def bodies_full(retry_after: float) -> Fault:
     return Fault(503, "server_error", "queue_full", message, retry_after=retry_after)
 
 
+def sockets_gone(retry_after: float) -> Fault:
+    """There is no socket, port or file descriptor left to ask an engine with."""
+    message = "The gateway has as many connections as it can have. Try again later."
+    return Fault(503, "server_error", "queue_full", message, retry_after=retry_after)
+
+
 def cancelled() -> Fault:
     """The request was cancelled by somebody else than its own connection's end. 499: the client's closing, as nginx."""
     return Fault(499, "invalid_request_error", "cancelled", "The request was cancelled.", retryable=False)

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from headrace.errors import InvalidRequest
-from headrace.model import AnswerForm, Cause, Dispatch, Engine, Flow, Instance, Outcome, Request
+from headrace.model import AnswerForm, Cause, Dispatch, Engine, Flow, Instance, Outcome, OutcomeKind, Request
 from headrace.runtime.attempts import HttpBackend
 from headrace.runtime.backend import Running, Timeouts
 from headrace.runtime.upstream import Upstream
 from headrace.testing import Changes, Script, ScriptedEngine, steps
 from headrace.wire.frames import Frame
 from headrace.wire.openai import parse
+from tests.runtime.shortage import none_left
 from tests.runtime.virtual import later, virtually
 
 CHAT: dict[str, object] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -314,3 +315,17 @@ async def test_every_read_is_a_sign_of_life() -> None:
         place.start(notes)
         await notes.end()
         assert place.backend.pulses["a"].reads >= 2
+
+
+async def test_without_a_socket_for_it_an_attempt_says_nothing_of_the_instance() -> None:
+    """A gateway that has run out of descriptors blames no engine and tries no other: the caller hears 503, and when."""
+    async with asking(steps.answer("x")) as place:
+        notes = Notes()
+        with none_left():
+            place.start(notes)
+            outcome = await notes.end()
+    assert (outcome.cause, outcome.kind) == (Cause.ABORTED, OutcomeKind.NEUTRAL)
+    assert outcome.detail == "no socket to connect with (EMFILE)"
+    assert outcome.fault is not None
+    assert (outcome.fault.status, outcome.fault.retry_after) == (503, 1.0)
+    assert notes.heard == ["finished"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
+import socket
 import ssl
 import zlib
 
@@ -12,10 +14,12 @@ import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
 from headrace.runtime.aiohttp_failures import translated
-from headrace.runtime.upstream import Client, Failure
+from headrace.runtime.failures import ours
+from headrace.runtime.upstream import Client, Failure, UpstreamFailed
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, steps
 from headrace.wire.adapters import EngineRequest
 from tests.runtime.listener import ASK, Listener, ask, turns
+from tests.runtime.shortage import none_left
 
 # ---------------------------------------------------------------------------------------------- what goes out and in
 
@@ -233,3 +237,41 @@ async def test_a_large_request_arrives_whole(upstream: Client, engine: ScriptedE
     assert engine.requests[0].header("content-length") == str(len(body))
     assert engine.requests[0].header("transfer-encoding") is None
     assert engine.requests[0].header("content-type") == "application/json"
+
+
+# --------------------------------------------------------------------------------------------- nothing of our own left
+
+
+async def test_without_a_descriptor_left_it_is_not_the_engine(upstream: Client, engine: ScriptedEngine) -> None:
+    """A call that found no socket is told apart from an engine that cannot be reached; with sockets again it goes."""
+    with none_left():
+        listener, _ = ask(upstream, engine)
+        failure = await listener.ended()
+        with pytest.raises(UpstreamFailed) as failed:
+            await upstream.fetch(engine.url, ASK, 5.0, 1000)
+    assert (failure, failed.value.failure) == (Failure.SHORTAGE, Failure.SHORTAGE)
+    assert listener.endings[0][1] == "no socket to connect with (EMFILE)"
+    again, _ = ask(upstream, engine)
+    assert await again.ended() is None
+
+
+@pytest.mark.parametrize(
+    ("error", "ipv4", "expected"),
+    [
+        (OSError(errno.EMFILE, ""), False, True),
+        (OSError(errno.ENFILE, ""), True, True),
+        (OSError(errno.EADDRNOTAVAIL, ""), True, True),
+        (OSError(errno.EADDRNOTAVAIL, ""), False, False),
+        (OSError(errno.ECONNREFUSED, ""), True, False),
+        (socket.gaierror(socket.EAI_NONAME, ""), True, False),
+    ],
+)
+def test_what_we_lack_is_told_from_what_the_engine_lacks(error: OSError, ipv4: bool, expected: bool) -> None:
+    """Ports run out for IPv4 addresses; of IPv6 ones the same is said by machines that have no IPv6."""
+    assert ours(error, ipv4=ipv4) is expected
+
+
+def test_a_name_that_cannot_be_looked_up_for_lack_of_descriptors_is_our_own_lack() -> None:
+    """The system says there is no such name when it could not open what it looks names up in."""
+    with none_left():
+        assert ours(socket.gaierror(socket.EAI_NONAME, ""), ipv4=True)

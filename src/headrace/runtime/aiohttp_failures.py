@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address
+
 import aiohttp
 from aiohttp import http_exceptions
 
-from headrace.runtime.failures import Failure, UpstreamFailed, errno_of
+from headrace.runtime.failures import Failure, UpstreamFailed, errno_of, ours
 
 # What the library raises for a broken exchange, beside cancellation. ValueError: an address or header it refuses.
 BREAKAGE = (aiohttp.ClientError, http_exceptions.HttpProcessingError, OSError, ValueError)
@@ -18,6 +20,8 @@ def translated(error: Exception) -> UpstreamFailed:
     match error:
         case aiohttp.ConnectionTimeoutError():
             return UpstreamFailed(Failure.CONNECT, "no connection in time")
+        case aiohttp.ClientConnectorError() if ours(error.os_error, ipv4=_is_ipv4(error.host)):
+            return UpstreamFailed(Failure.SHORTAGE, f"no socket to connect with{errno_of(error.os_error)}")
         case aiohttp.ClientConnectorDNSError():
             return UpstreamFailed(Failure.CONNECT, "the name cannot be resolved")
         case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError() | aiohttp.ClientSSLError():
@@ -47,3 +51,11 @@ def unanswered(error: Exception) -> bool:
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return isinstance(error.message, str)
     return isinstance(error, aiohttp.ClientOSError | aiohttp.ClientConnectionResetError)
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        IPv4Address(host)
+    except ValueError:
+        return False
+    return True

@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from headrace.errors import sockets_gone
 from headrace.model import AnswerForm, Cause, Dispatch, Outcome, OutcomeKind
 from headrace.runtime.backend import Port, Running, Timeouts
 from headrace.runtime.client import Client, Connection
@@ -32,6 +33,8 @@ _PROGRESS_TOKENS, _PROGRESS_SECONDS = 32, 0.25
 hear of them while they are slow."""
 _LINGER_SECONDS = 1.0
 """After its terminal event a stream has this long to end, so that its connection can be used again."""
+_SHORTAGE_RETRY = 1.0
+"""Seconds after which a caller may try again for whom there was no socket: others end all the time."""
 
 
 class HttpBackend:
@@ -229,6 +232,8 @@ class _Attempt:
             self._end()
         elif failure is None or (failure is Failure.CUT and self._decoder is not None):
             self._complete(clean=failure is None)
+        elif failure is Failure.SHORTAGE:
+            self._finish(Outcome(Cause.ABORTED, detail=detail, fault=sockets_gone(_SHORTAGE_RETRY)))
         else:
             self._break_off(_CAUSES[failure], detail)
 

@@ -18,7 +18,7 @@ import errno
 import ssl
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from socket import SOCK_STREAM
+from socket import AF_INET, SOCK_STREAM
 from typing import TYPE_CHECKING
 
 import aiohappyeyeballs
@@ -28,7 +28,7 @@ from headrace.runtime.client import KEEPALIVE, Connection, Sink
 from headrace.runtime.engine_address import NoAddress, Place, opening
 from headrace.runtime.engine_exchange import EngineExchange
 from headrace.runtime.engine_link import Link
-from headrace.runtime.failures import Failure, UpstreamFailed
+from headrace.runtime.failures import Failure, NoSocket, UpstreamFailed, ours
 
 if TYPE_CHECKING:
     from headrace.wire.adapters import EngineRequest
@@ -111,23 +111,38 @@ class DirectUpstream:
 
     async def connect(self, place: Place) -> Link:
         """See `engine_exchange.Links`."""
+        ipv4 = ":" not in place.host
+        try:
+            if place.numeric:
+                made = await self._connect(place, None)
+            else:
+                found = await self._look_up(asyncio.get_running_loop(), place)
+                ipv4 = any(address[0] is AF_INET for address in found)
+                made = await self._connect(place, found)
+        except OSError as error:
+            if ours(error, ipv4=ipv4):
+                raise NoSocket(error.errno, "no socket to connect with") from error
+            raise
+        self._links.add(made)
+        return made
+
+    async def _connect(self, place: Place, found: Sequence[aiohappyeyeballs.AddrInfoType] | None) -> Link:
+        """A link to `place` itself, where that is an address, or to one of those that were `found` for its name."""
         loop = asyncio.get_running_loop()
         context, name = (_tls(), place.host) if place.secure else (None, None)
 
         def link() -> Link:
             return Link(self, place, loop)
 
-        if place.numeric:
+        if found is None:
             _, made = await loop.create_connection(link, place.host, place.port, ssl=context, server_hostname=name)
-        else:
-            found = await self._look_up(loop, place)
-            sock = await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=EYEBALLS)
-            try:
-                _, made = await loop.create_connection(link, sock=sock, ssl=context, server_hostname=name)
-            except BaseException:
-                sock.close()
-                raise
-        self._links.add(made)
+            return made
+        sock = await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=EYEBALLS)
+        try:
+            _, made = await loop.create_connection(link, sock=sock, ssl=context, server_hostname=name)
+        except BaseException:
+            sock.close()
+            raise
         return made
 
     def replayed(self) -> None:
@@ -139,7 +154,7 @@ class DirectUpstream:
         """Where a name leads, without what must not be connected to. Raises OSError when nothing is left."""
         found = reachable(await loop.getaddrinfo(place.host, place.port, type=SOCK_STREAM))
         if not found:
-            raise OSError(errno.EADDRNOTAVAIL, "the name has no address that may be used")
+            raise OSError(errno.EHOSTUNREACH, "the name has no address that may be used")
         return found
 
     # ------------------------------------------------------------------ the links' side

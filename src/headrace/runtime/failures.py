@@ -19,6 +19,8 @@ class Failure(StrEnum):
     """Closed or reset before the end of the answer."""
     PROTOCOL = "protocol"
     """What came is no HTTP answer, or is larger than it may be."""
+    SHORTAGE = "shortage"
+    """No socket, port or file descriptor was left for a connection: ours, and nothing is said of the engine."""
 
 
 class UpstreamFailed(Exception):
@@ -30,9 +32,33 @@ class UpstreamFailed(Exception):
         self.detail = detail
 
 
+class NoSocket(OSError):
+    """A connection could not be tried, for lack of something of our own."""
+
+
+_OUR_OWN = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+def ours(error: OSError, *, ipv4: bool) -> bool:
+    """Whether there is no connection because we lack sockets, ports or descriptors. `ipv4`: it was to an IPv4 address.
+
+    A machine without IPv6 says of every such address what it says of IPv4 when it has no port left. Who looks up a name
+    without a descriptor is told that there is no such name, so it is seen whether a socket could be made.
+    """
+    if isinstance(error, socket.gaierror):
+        try:
+            socket.socket().close()
+        except OSError as refused:
+            return refused.errno in _OUR_OWN
+        return False
+    return error.errno in _OUR_OWN or (ipv4 and error.errno == errno.EADDRNOTAVAIL)
+
+
 def unconnected(error: OSError | ValueError) -> UpstreamFailed:
     """Why there is no connection."""
     match error:
+        case NoSocket():
+            return UpstreamFailed(Failure.SHORTAGE, f"no socket to connect with{errno_of(error)}")
         case TimeoutError():
             return UpstreamFailed(Failure.CONNECT, "no connection in time")
         case ssl.SSLError():

@@ -24,7 +24,7 @@ class GuardedResolver(AbstractResolver):
         found = await self._inner.resolve(host, port, family)
         kept = [answer for answer in found if not barred_text(answer["host"])]
         if not kept:
-            raise OSError(errno.EADDRNOTAVAIL, "the name has no address that may be used")
+            raise OSError(errno.EHOSTUNREACH, "the name has no address that may be used")
         return kept
 
     async def close(self) -> None:

@@ -157,11 +157,13 @@ class Prober:
         return Checked(Probed(instance.id, healthy, definite=definite), "" if healthy else f"HTTP {status}")
 
     def _lives(self, name: str, timeout: float, failure: Failure | None) -> bool:
-        """Whether an instance that was silent to its check has been heard of lately."""
+        """Whether its check says nothing of an instance: there was no socket, or silence from one heard of lately."""
         now, reads = asyncio.get_running_loop().time(), self._pulse(name).reads
         life = self._life.setdefault(name, _Life(reads))
         if reads != life.reads:
             life.reads, life.at = reads, now
+        if failure is Failure.SHORTAGE:
+            return True
         return failure is Failure.TIMEOUT and now - life.at <= _LIFE_SIGNS * (self._settings.interval + timeout)
 
     def _note(self, result: Probed, reason: str) -> None:
