@@ -29,18 +29,21 @@ from headrace.model.event import (
     Tripped,
     Woke,
 )
-from headrace.model.outcome import (
-    AttemptRecord,
+from headrace.model.kinds import (
+    AnswerForm,
+    BreakerState,
     CacheResult,
     Cause,
-    DeadLetter,
     Ending,
+    Engine,
     FallbackCause,
-    Outcome,
     OutcomeKind,
+    ServiceClass,
+    Tier,
 )
-from headrace.model.request import AnswerForm, Engine, Flow, Instance, Request, ServedModel, ServiceClass, Tier, Usage
-from headrace.model.view import BreakerState, InstanceView, Snapshot
+from headrace.model.outcome import AttemptRecord, DeadLetter, Outcome
+from headrace.model.request import Flow, Instance, Request, ServedModel, Usage
+from headrace.model.view import InstanceView, Snapshot
 
 __all__ = [
     "Abort",

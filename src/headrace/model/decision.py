@@ -7,7 +7,8 @@ from typing import final
 from msgspec import Struct
 
 from headrace.errors import Fault
-from headrace.model.outcome import CacheResult, Cause, DeadLetter, Ending, FallbackCause
+from headrace.model.kinds import CacheResult, Cause, Ending, FallbackCause
+from headrace.model.outcome import DeadLetter
 from headrace.model.request import Instance, Request, Usage
 
 

@@ -2,56 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from msgspec import Struct
 
 from headrace.errors import Fault
+from headrace.model.kinds import Cause, Ending, OutcomeKind
 from headrace.model.request import Request, Usage
-
-
-class OutcomeKind(StrEnum):
-    """Whether an attempt speaks for its instance, against it, or says nothing about it."""
-
-    SUCCESS = "success"
-    FAILURE = "failure"
-    NEUTRAL = "neutral"
-
-
-class Cause(StrEnum):
-    """Why an attempt ended as it did."""
-
-    OK = "ok"
-    CONNECT = "connect"
-    TIMEOUT = "timeout"
-    SERVER_ERROR = "server_error"
-    BROKEN_STREAM = "broken_stream"
-    PROTOCOL = "protocol"
-    RATE_LIMITED = "rate_limited"
-    REJECTED = "rejected"
-    UPSTREAM_AUTH = "upstream_auth"
-    ABORTED = "aborted"
-
-    @property
-    def kind(self) -> OutcomeKind:
-        """The verdict on the instance; 429 and overload are judged by cooldown, not by the breaker."""
-        if self is Cause.OK:
-            return OutcomeKind.SUCCESS
-        return OutcomeKind.NEUTRAL if self in _NEUTRAL else OutcomeKind.FAILURE
-
-
-_NEUTRAL = frozenset({Cause.RATE_LIMITED, Cause.REJECTED, Cause.UPSTREAM_AUTH, Cause.ABORTED})
-
-
-class FallbackCause(StrEnum):
-    """Why another model may take over."""
-
-    EXHAUSTED = "exhausted"
-    """No instance of the model can take the request, or all that could be asked failed."""
-    CONTEXT_LENGTH = "context_length"
-    """The prompt is too long for the model."""
-    CONTENT_FILTER = "content_filter"
-    """The provider's filter refused the prompt."""
 
 
 class Outcome(Struct, frozen=True, gc=False):
@@ -78,37 +33,6 @@ class Outcome(Struct, frozen=True, gc=False):
     def kind(self) -> OutcomeKind:
         """The verdict on the instance."""
         return self.cause.kind
-
-
-class Ending(StrEnum):
-    """How a ticket ended: exactly one for every request. The label of metrics and the reason of dead letters."""
-
-    ANSWERED = "answered"
-    REJECTED = "rejected"
-    """The caller's own fault, as the engine saw it (4xx)."""
-    CANCELLED = "cancelled"
-    # Refused at the door: never accepted.
-    RATE_LIMITED = "rate_limited"
-    MODEL_NOT_FOUND = "model_not_found"
-    DRAINING = "draining"
-    BACKPRESSURE = "backpressure"
-    CIRCUIT_OPEN = "circuit_open"
-    NO_INSTANCE = "no_instance"
-    # Accepted, then failed.
-    QUEUE_TIMEOUT = "queue_timeout"
-    DEADLINE_EXPIRED = "deadline_expired"
-    INFERENCE_TIMEOUT = "inference_timeout"
-    INFERENCE_FAILURE = "inference_failure"
-    STREAM_BROKEN = "stream_broken"
-    SHUTTING_DOWN = "shutting_down"
-
-
-class CacheResult(StrEnum):
-    """Where an answer came from; the header `x-headrace-cache`."""
-
-    MISS = "miss"
-    JOINED = "joined"
-    HIT = "hit"
 
 
 class AttemptRecord(Struct, frozen=True, gc=False):

@@ -4,26 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import NamedTuple
 
 from msgspec import Struct
 
-
-class ServiceClass(StrEnum):
-    """How urgent a request is; the first level of the share tree."""
-
-    INTERACTIVE = "interactive"
-    NORMAL = "normal"
-    BATCH = "batch"
-
-    @property
-    def rank(self) -> int:
-        """0 for the most urgent."""
-        return _CLASS_RANK[self]
-
-
-_CLASS_RANK = {ServiceClass.INTERACTIVE: 0, ServiceClass.NORMAL: 1, ServiceClass.BATCH: 2}
+from headrace.model.kinds import AnswerForm, Engine, ServiceClass, Tier
 
 
 class Flow(NamedTuple):
@@ -33,28 +18,6 @@ class Flow(NamedTuple):
     tenant: str = "default"
     user: str = "anonymous"
     session: str = ""
-
-
-class Tier(StrEnum):
-    """Where an instance stands: local ones are used while any of them can still take the request."""
-
-    LOCAL = "local"
-    REMOTE = "remote"
-
-
-class Engine(StrEnum):
-    """What software answers behind an address; picks the wire adapter."""
-
-    OPENAI = "openai"
-    VLLM = "vllm"
-    LLAMACPP = "llamacpp"
-    SGLANG = "sglang"
-    TGI = "tgi"
-    TENSORRT = "tensorrt"
-    OLLAMA = "ollama"
-    LMSTUDIO = "lmstudio"
-    ECHO = "echo"
-    WORKER = "worker"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +57,6 @@ class Instance:
     """It can be given the beginning of an answer and goes on from there: what breaks off here may go on at another
     instance of this kind, and the other way round."""
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-class AnswerForm(StrEnum):
-    """How an answer travels: as a stream of frames, or whole."""
-
-    STREAM = "stream"
-    WHOLE = "whole"
 
 
 class Request(Struct, frozen=True, kw_only=True, gc=False):

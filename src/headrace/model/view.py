@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-from headrace.model.request import Engine, ServiceClass, Tier
-
-
-class BreakerState(StrEnum):
-    """closed: in use; open: not asked; half_open: one probe decides."""
-
-    CLOSED = "closed"
-    OPEN = "open"
-    HALF_OPEN = "half_open"
+from headrace.model.kinds import BreakerState, Engine, ServiceClass, Tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
