@@ -24,7 +24,7 @@ def running(accounts: Accounts, to: Pool, **asked: Any) -> Call:
     made.entry = to.tree.push(made, accounts.path(made.flow))
     pick = to.tree.pick(lambda _: to.members[0])
     assert pick is not None
-    made.charge = to.tree.grant(pick.entry, accounts.price(made, pick.place, 0.0))
+    made.charge = to.tree.grant(pick[0], accounts.price(made, pick[1], 0.0))
     return made
 
 

@@ -31,9 +31,9 @@ def take(share: Tree, cost: float = 1.0) -> tuple[str, Charge[str]]:
     """Dispatch who goes next at `cost`."""
     pick = share.pick(anywhere)
     assert pick is not None
-    charge = share.grant(pick.entry, cost)
+    charge = share.grant(pick[0], cost)
     assert charge is not None
-    return pick.entry.item, charge
+    return pick[0].item, charge
 
 
 def finish(share: Tree, charge: Charge[str], cost: float) -> None:
@@ -189,7 +189,7 @@ def test_others_go_while_the_poorest_fits_nowhere_but_only_within_the_slack() ->
         share.push(f"s{number}", ("b",))
     overtaken = 0
     while (pick := share.pick(lambda item: None if item == "big" else item)) is not None:
-        share.grant(pick.entry, 3.0)
+        share.grant(pick[0], 3.0)
         overtaken += 1
     assert overtaken == 4
     assert take(share)[0] == "big"
@@ -203,7 +203,7 @@ def test_within_a_leaf_a_head_is_overtaken_a_bounded_number_of_times() -> None:
         share.push(f"s{number}", ("a",))
     overtaken = 0
     while (pick := share.pick(lambda item: None if item == "big" else item)) is not None:
-        share.grant(pick.entry, 1.0)
+        share.grant(pick[0], 1.0)
         overtaken += 1
     assert overtaken == 16
     assert take(share)[0] == "big"

@@ -63,9 +63,9 @@ def test_flows_that_stay_backlogged_differ_by_the_bound(
         blocked = chance.random() < 0.2 and chance.choice(list(flows))
         pick = share.pick(lambda item, blocked=blocked: None if item == blocked else item, 0.0, 5.0)  # type: ignore[misc]
         if pick is not None:
-            name = pick.entry.item
+            name = pick[0].item
             cost = chance.uniform(0.0, flows[name].largest) if name in flows else 5.0
-            charge = share.grant(pick.entry, cost)
+            charge = share.grant(pick[0], cost)
             assert charge is not None
             (flows[name].open if name in flows else guests).append(charge)
             if name in flows:
@@ -136,7 +136,7 @@ def test_nobody_starves_and_the_books_agree(moves: list[tuple[str, int]]) -> Non
             removed += entry.queued
             share.remove(entry)
         elif kind == "g" and (pick := share.pick(anywhere)) is not None:
-            charge = share.grant(pick.entry, float(number))
+            charge = share.grant(pick[0], float(number))
             assert charge is not None
             running.append(charge)
         elif kind == "f" and running:
@@ -144,7 +144,7 @@ def test_nobody_starves_and_the_books_agree(moves: list[tuple[str, int]]) -> Non
     served = sum(not entry.queued for entry in entries) - removed
     while True:
         while (pick := share.pick(anywhere)) is not None:
-            charge = share.grant(pick.entry, 1.0)
+            charge = share.grant(pick[0], 1.0)
             assert charge is not None
             running.append(charge)
             served += 1

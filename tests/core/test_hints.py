@@ -29,8 +29,8 @@ def serve(share: Tree, count: int, now: float = 0.0, wait: float = 0.0) -> list[
     for _ in range(count):
         pick = share.pick(anywhere, now, wait)
         assert pick is not None
-        share.grant(pick.entry, pick.entry.hint.size)
-        order.append(pick.entry.item)
+        share.grant(pick[0], pick[0].hint.size)
+        order.append(pick[0].item)
     return order
 
 
@@ -116,7 +116,7 @@ def test_a_deadline_waits_for_a_place_like_all() -> None:
     ask(share, "urgent", 60.0, latest=5.0)
     pick = share.pick(lambda item: None if item == "urgent" else item, 0.0, 10.0)
     assert pick is not None
-    assert pick.entry.item == "a"
+    assert pick[0].item == "a"
 
 
 def test_a_user_at_his_cap_passes_nobody() -> None:
@@ -228,8 +228,8 @@ def test_hints_cost_nobody_more_than_the_bound(seed: int, users: int, slack: flo
         pick = share.pick(anywhere, now, 20.0)
         if pick is None:
             continue
-        witness.see(pick.entry, now)
-        charge = share.grant(pick.entry, pick.entry.hint.size)
+        witness.see(pick[0], now)
+        charge = share.grant(pick[0], pick[0].hint.size)
         assert charge is not None
         open_charges.append(charge)
         if len(open_charges) > 3:

@@ -51,16 +51,16 @@ class Crowd:
         self.clock += 1.0
         pick = self.share.pick(anywhere, self.clock, 10.0)
         assert pick is not None
-        cost = pick.entry.hint.size
-        charge = self.share.grant(pick.entry, cost)
+        cost = pick[0].hint.size
+        charge = self.share.grant(pick[0], cost)
         assert charge is not None
-        self.open.append((pick.entry.leaf, charge))
+        self.open.append((pick[0].leaf, charge))
         while len(self.open) > 4 or (self.open and self.chance.random() < 0.5):
             _, ended = self.open.popleft()
             true = ended.cost * self.chance.choice([0.3, 1.0, 1.0])
             self.returned += ended.cost - true
             finish(self.share, ended, true)
-        return pick.entry.item, cost
+        return pick[0].item, cost
 
     def _account(self, path: Path) -> Node[str] | None:
         node: Node[str] | None = self.share.root

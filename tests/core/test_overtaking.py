@@ -32,8 +32,8 @@ def serve(share: Tree, count: int, *places: str) -> list[str]:
         pick = share.pick(open_at(*places))
         if pick is None:
             break
-        share.grant(pick.entry, 1.0)
-        served.append(pick.entry.item)
+        share.grant(pick[0], 1.0)
+        served.append(pick[0].item)
     return served
 
 
@@ -45,7 +45,7 @@ def test_who_may_go_anywhere_holds_others_to_the_slack() -> None:
         share.push(f"b:{number}", ("y",))
     served = 0
     while (pick := share.pick(lambda item: "b" if item[0] == "b" else None)) is not None:
-        share.grant(pick.entry, 1.0)
+        share.grant(pick[0], 1.0)
         served += 1
     assert served == T + 1
 
@@ -72,7 +72,7 @@ def test_at_his_place_nobody_runs_ahead_of_him_for_ever() -> None:
 
     served = 0
     while (pick := share.pick(small)) is not None:
-        share.grant(pick.entry, 1.0)
+        share.grant(pick[0], 1.0)
         served += 1
     assert served == T + 1
     assert len(serve(share, 30, "b")) == 20 - served
@@ -89,7 +89,7 @@ def test_within_a_leaf_a_bound_head_is_passed_as_often_as_others_go_elsewhere() 
         share.push(f"any:{number}", ("x",), (1.0, 0.0))
     served = 0
     while (pick := share.pick(lambda item: "a" if item != "a:head" else None)) is not None:
-        share.grant(pick.entry, 1.0)
+        share.grant(pick[0], 1.0)
         served += 1
     assert served == 16
 
@@ -108,7 +108,7 @@ def test_many_that_are_bound_alike_are_asked_once() -> None:
 
     pick = share.pick(fits)
     assert pick is not None
-    share.grant(pick.entry, 1.0)
+    share.grant(pick[0], 1.0)
     assert len(asked) <= 6
 
 

@@ -20,7 +20,7 @@ from headrace.core.pool import Pool, Room
 from headrace.core.recovery import RetryBudget
 from headrace.core.routing import Router, weight
 from headrace.core.settings import Settings
-from headrace.core.share import NO_HINT, Hint, Node, Pick
+from headrace.core.share import NO_HINT, Entry, Hint, Node
 from headrace.core.ticket import Call, Second, State
 from headrace.core.timers import Timer
 from headrace.model import Abort, AnswerForm, AttemptRecord, Cause, Dispatch, Outcome, ServiceClass
@@ -198,7 +198,7 @@ class Dispatcher:
                 pick = tree.first(fits)
             if pick is None:
                 return
-            self._dispatch(pick, now)
+            self._dispatch(*pick, now)
 
     def _turn_queued(self, now: float) -> None:
         """Whoever waits for a model none of whose instances may be asked goes where another model takes over."""
@@ -217,18 +217,18 @@ class Dispatcher:
             self._passed = call
         return state
 
-    def _dispatch(self, pick: Pick[Call, InstanceState], now: float) -> None:
-        call, state = pick.entry.item, pick.place
+    def _dispatch(self, entry: Entry[Call], state: InstanceState, now: float) -> None:
+        call = entry.item
         self.backlog.remove(call)
         call.entry = None
         cost = self._accounts.price(call, state, now) if call.charge is None else None
         if call.fallback is not None:
             self._accounts.reprice(call, state, now)
-        charge = call.pool.tree.grant(pick.entry, cost)
+        charge = call.pool.tree.grant(entry, cost)
         if charge is not None:
             call.charge = charge
             self._budget.pay_in()
-        self._send(call, state, pick.entry.leaf, cost or 0.0, now)
+        self._send(call, state, entry.leaf, cost or 0.0, now)
 
     def _send(self, call: Call, state: InstanceState, leaf: Node[Call], cost: float, now: float) -> None:
         request, pool, book = call.request, call.pool, self._book

@@ -19,8 +19,9 @@ Bound: for two children that stay ready, charged service per weight differs over
 the interval were corrected by; no interval length enters it.
 
 Cost: O(depth * log children) per operation, amortised. Heaps are lazy: a rise of `vt` moves an entry only when it
-comes to the top, a fall enters it anew, and a heap is rebuilt when half of it is void. An idle node whose `vt` the
-floor has passed says nothing any more and is forgotten, so memory is O(active + in debt), with a few kept warm.
+comes to the top, a fall enters it anew where it falls below its entry, and a heap is rebuilt when half of it is void.
+An idle node whose `vt` the floor has passed says nothing any more and is forgotten, so memory is O(active + in debt),
+with a few kept warm.
 
 Round robin is the same tree with every request charged 1; FIFO is the same tree with no levels at all.
 """
@@ -87,12 +88,16 @@ class ShareTree(Generic[Item]):
 
         `hint`: what may let it go before its turn among others.
         """
-        leaf = self.leaf(path)
+        leaf = self.root
+        leaf.queued += 1
+        for key in path:
+            child = leaf.children.get(key)
+            leaf = self._grow(leaf, key, path) if child is None else child
+            leaf.queued += 1
         self._turns += 1
         place = (order[0], order[1], self._turns)
         entry = Entry(item, leaf, place, hint)
         heappush(leaf.queue, (place, entry))
-        self._count(leaf, 1)
         if hint.latest is not None:
             self._hints.add(entry, self.root.queued)
         if leaf.ready == 0:
@@ -107,7 +112,10 @@ class ShareTree(Generic[Item]):
         leaf = entry.leaf
         entry.queued = False
         leaf.stale += 1
-        self._count(leaf, -1)
+        node: Node[Item] | None = leaf
+        while node is not None:
+            node.queued -= 1
+            node = node.parent
         if leaf.queued == 0:
             self._empty(leaf)
             self._resting.add(leaf)
@@ -130,36 +138,37 @@ class ShareTree(Generic[Item]):
         """
         found = self._hints.due(fits, now, wait) if self._hints.deadlines else None
         if found is None:
-            turn = self._turn()
+            turn = self.root.head(True)
             if turn is not None:
                 found = self._hints.short(turn, fits) if turn.hint.known else None
                 if found is None and (place := fits(turn.item)) is not None:
-                    found = Pick(turn, place)
+                    found = turn, place
         if found is None:
             found = self._overtaking.pick(self.root, fits)
-        return None if found is None else self._taken(found)
+        if found is not None:
+            self._take(found[0])
+        return found
 
     def first(self, fits: Callable[[Item], Place | None]) -> Pick[Item, Place] | None:
         """Like `pick`, but only the one whose turn it is is asked."""
-        turn = self._turn()
-        place = None if turn is None else fits(turn.item)
-        return None if turn is None or place is None else self._taken(Pick(turn, place))
+        turn = self.root.head(True)
+        if turn is None or (place := fits(turn.item)) is None:
+            return None
+        self._take(turn)
+        return turn, place
 
     def grant(self, entry: Entry[Item], cost: float | None) -> Charge[Item] | None:
         """Finish a `pick`: charge `cost` (None: already charged before) and count the item as in flight."""
-        leaf, moved = entry.leaf, cost or 0.0
+        leaf = entry.leaf
         if leaf.queued == 1:
             self._empty(leaf)
-        if cost is not None:
-            self._shift(leaf, moved, moved, 1)
-        node: Node[Item] | None = leaf
-        while node is not None:
-            node.queued -= 1
-            node.in_flight += 1
-            if node.capped and node.cap is not None and node.turn and node.in_flight >= node.cap:
-                self._delist(node)
-            node = node.parent
-        return None if cost is None else Charge(leaf, moved)
+        if cost is None:
+            self._shift(leaf, 0.0, 0.0, 0, 1, -1)
+        else:
+            self._shift(leaf, cost, cost, 1, 1, -1)
+        if leaf.capped:
+            self._hold(leaf)
+        return None if cost is None else Charge(leaf, cost)
 
     def straight(self, leaf: Node[Item], cost: float) -> Charge[Item]:
         """`push`, `pick` and `grant` in one, for an item that finds the tree empty and no account at its cap."""
@@ -235,9 +244,9 @@ class ShareTree(Generic[Item]):
         node: Node[Item] | None = leaf
         while node is not None:
             node.in_flight += 1
-            if node.capped and node.cap is not None and node.turn and node.in_flight >= node.cap:
-                self._delist(node)
             node = node.parent
+        if leaf.capped:
+            self._hold(leaf)
 
     def end(self, leaf: Node[Item]) -> None:
         """One request less; the give-back of `begin`."""
@@ -273,27 +282,36 @@ class ShareTree(Generic[Item]):
         child = parent.children[key] = Node(key, parent, self._weight_of(way), self._cap_of(way))
         return child
 
-    @staticmethod
-    def _count(leaf: Node[Item], change: int) -> None:
-        node: Node[Item] | None = leaf
-        while node is not None:
-            node.queued += change
-            node = node.parent
-
-    def _shift(self, leaf: Node[Item], change: float, advance: float, holds: int) -> None:
-        """Move the virtual times along a path. A rise is noticed when the node comes to the top of its heap."""
+    def _shift(
+        self, leaf: Node[Item], change: float, advance: float, holds: int, in_flight: int = 0, queued: int = 0
+    ) -> None:
+        """Move the virtual times along a path, and its counts. A rise is noticed when the node comes to the top of its
+        heap."""
         node = leaf
         while (parent := node.parent) is not None:
             weight = node.weight
             vt = node.vt = node.vt + change / weight
+            node.queued += queued
+            node.in_flight += in_flight
             node.holds += holds
             unsure = node.unsure = node.unsure + advance / weight if node.holds else 0.0
-            if change < 0.0 and node.turn:
+            if parent.ready == 0:
+                if vt - unsure > parent.floor:
+                    parent.floor = vt - unsure
+            elif change < 0.0 and node.turn and vt - node.lead < node.noted:
                 self._enter(parent, node)
-            elif parent.ready == 0 and vt - unsure > parent.floor:
-                parent.floor = vt - unsure
             node = parent
+        node.queued += queued
+        node.in_flight += in_flight
         node.holds += holds
+
+    def _hold(self, leaf: Node[Item]) -> None:
+        """Accounts on the way that are at their cap do not take turns."""
+        node: Node[Item] | None = leaf
+        while node is not None and node.capped:
+            if node.cap is not None and node.turn and node.in_flight >= node.cap:
+                self._delist(node)
+            node = node.parent
 
     @staticmethod
     def _lift(leaf: Node[Item]) -> None:
@@ -325,8 +343,9 @@ class ShareTree(Generic[Item]):
     @staticmethod
     def _enter(parent: Node[Item], node: Node[Item]) -> None:
         node.stamp += 1
+        node.noted = node.vt - node.lead
         heap = parent.heap
-        heappush(heap, (node.vt - node.lead, node.turn, node.stamp, node))
+        heappush(heap, (node.noted, node.turn, node.stamp, node))
         if len(heap) > 2 * parent.ready + 16:
             parent.heap = [entry for entry in heap if entry[2] == entry[3].stamp]
             heapify(parent.heap)
@@ -350,32 +369,15 @@ class ShareTree(Generic[Item]):
         leaf.stale = 0
         self._delist(leaf)
 
-    def _turn(self) -> Entry[Item] | None:
-        """Whose turn it is: the head of the poorest leaf. The floors on the way to it rise."""
-        node = self.root
-        while heap := node.heap:
-            vt, _, stamp, child = heap[0]
-            if stamp != child.stamp or vt < child.vt - child.lead:
-                poorest = node.poorest()
-                if poorest is None:
-                    return None
-                child = poorest
-            sure = node.least(child) if node.led else child.vt - child.unsure
-            if sure > node.floor:
-                node.floor = sure
-            node = child
-        queue = node.queue
-        return queue[0][1] if queue and queue[0][1].queued else node.head()
-
-    def _taken(self, pick: Pick[Item, Place]) -> Pick[Item, Place]:
+    @staticmethod
+    def _take(entry: Entry[Item]) -> None:
         """Take an entry out of its leaf; `grant` counts it out."""
-        entry, leaf = pick.entry, pick.entry.leaf
+        leaf = entry.leaf
         entry.queued = False
         if leaf.queue[0][1] is entry:
             heappop(leaf.queue)
         else:
             leaf.stale += 1
-        return pick
 
 
 def _anywhere(item: object) -> None:

@@ -86,7 +86,7 @@ class Hints(Generic[Item]):
             if place is not None:
                 for parent, start in passed:
                     _ahead(parent).add(start, entry.hint.size, True)
-                return Pick(entry, place)
+                return entry, place
         return None
 
     def short(self, turn: Entry[Item], fits: Callable[[Item], Place | None]) -> Pick[Item, Place] | None:
@@ -106,7 +106,7 @@ class Hints(Generic[Item]):
             return None
         entry, parent, start = found
         _ahead(parent).add(start, entry.hint.size, False)
-        return Pick(entry, place)
+        return entry, place
 
     def _shortest(
         self, parent: Node[Item], poorest: Node[Item], turn: Entry[Item], most: float

@@ -50,7 +50,7 @@ class Overtaking(Generic[Item]):
         """The first entry that fits; it is still in its leaf. None: there is none that may go now."""
         self._probes = 1
         found = self._below(root, fits, ())
-        return found if isinstance(found, Pick) else None
+        return found if isinstance(found, tuple) else None
 
     def _below(
         self, node: Node[Item], fits: Callable[[Item], Place | None], barred: Sequence[object]
@@ -74,7 +74,7 @@ class Overtaking(Generic[Item]):
                 break
             kept = [place for until, places in waits if stands > until for place in places]
             found = self._below(child, fits, [*barred, *kept] if kept else barred)
-            if isinstance(found, Pick):
+            if isinstance(found, tuple):
                 break
             if found is not None:
                 waits.append((stands + self._slack, found))
@@ -83,7 +83,7 @@ class Overtaking(Generic[Item]):
             aside.append(heappop(heap))
         for entry in aside:
             heappush(heap, entry)
-        if isinstance(found, Pick):
+        if isinstance(found, tuple):
             return found
         return None if limit is not None else [place for _, places in waits for place in places]
 
@@ -105,7 +105,7 @@ class Overtaking(Generic[Item]):
                 self._probes += 1
                 place = fits(entry.item)
                 if place is not None and place not in barred:
-                    found = Pick(entry, place)
+                    found = entry, place
                     break
                 waits = None if bound is None or waits is None else [*waits, *bound]
             aside.append(heappop(queue))
@@ -116,7 +116,7 @@ class Overtaking(Generic[Item]):
         for pair in aside:
             heappush(queue, pair)
         if found is not None and aside:
-            self._passed(aside[0][1], found.place)
+            self._passed(aside[0][1], found[1])
         return waits if found is None else found
 
     def _passed(self, head: Entry[Item], place: object) -> None:

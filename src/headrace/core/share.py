@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 Item = TypeVar("Item")
 Place = TypeVar("Place")
 
 
-class Hint(NamedTuple):
+class Hint(Struct, frozen=True, gc=False):
     """What is known of a queued item that may let it go before its turn (see `hints`)."""
 
     size: float = 0.0
@@ -102,6 +104,7 @@ class Node(Generic[Item]):
         "key",
         "lead",
         "led",
+        "noted",
         "parent",
         "queue",
         "queued",
@@ -147,6 +150,8 @@ class Node(Generic[Item]):
         self.ready = 0
         """Children in `heap`; 1 for a leaf with items."""
         self.stamp = 0
+        self.noted = 0.0
+        """Where it stands in its parent's heap: at its `vt` less its head start, or behind what these have become."""
         self.turn = 0
         """When it last became ready: the order among equals. 0: not in the parent's heap."""
         self.resting = False
@@ -171,8 +176,9 @@ class Node(Generic[Item]):
             vt, turn, stamp, child = heap[0]
             if stamp != child.stamp:
                 heappop(heap)
-            elif vt < child.vt - child.lead:
-                heapreplace(heap, (child.vt - child.lead, turn, stamp, child))
+            elif vt < (stands := child.vt - child.lead):
+                child.noted = stands
+                heapreplace(heap, (stands, turn, stamp, child))
             else:
                 return child
         return None
@@ -187,8 +193,11 @@ class Node(Generic[Item]):
                 least = child.vt - child.unsure
         return least
 
-    def head(self) -> Entry[Item] | None:
-        """What goes next of all below it; None where nothing is ready."""
+    def head(self, rising: bool = False) -> Entry[Item] | None:
+        """What goes next of all below it, the head of the poorest leaf; None where nothing is ready.
+
+        `rising`: it is asked whose turn it is, and so the floors on the way rise.
+        """
         node = self
         while heap := node.heap:
             vt, _, stamp, child = heap[0]
@@ -197,6 +206,10 @@ class Node(Generic[Item]):
                 if poorest is None:
                     return None
                 child = poorest
+            if rising:
+                sure = node.least(child) if node.led and node.ready > 1 else child.vt - child.unsure
+                if sure > node.floor:
+                    node.floor = sure
             node = child
         queue = node.queue
         while queue and not queue[0][1].queued:
@@ -217,8 +230,5 @@ class Charge(Generic[Item]):
         """The part charged before it was used."""
 
 
-class Pick(NamedTuple, Generic[Item, Place]):
-    """The entry that goes next and the place that `fits` found for it."""
-
-    entry: Entry[Item]
-    place: Place
+Pick = tuple[Entry[Item], Place]
+"""The entry that goes next and the place that `fits` found for it."""
