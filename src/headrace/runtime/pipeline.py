@@ -114,6 +114,7 @@ class Pipeline:
         cache = MemoryCache(random, ttl=ttl_seconds) if dedup == "full" else None
         self._gateway = Gateway(scheduler, self._backend, cache=cache, dead_letters=self._letters)
         self._names, self._tasks = _names(random), dict[asyncio.Task[PromptAnswer], Place]()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def dlq(self) -> DeadLetterQueue:
@@ -158,7 +159,9 @@ class Pipeline:
         reader = WholeText()
         self._open(request, request, reader, AnswerForm.WHOLE, _deadline(request))
         try:
-            return await reader.answer()
+            if reader.ending is None:
+                await reader.waiter(self._loop or self._first_look())
+            return reader.answer()
         finally:
             reader.cancel()
 
@@ -171,15 +174,16 @@ class Pipeline:
         if not self._stages.any:
             reader = WholeText()
             self._open(request, request, reader, AnswerForm.WHOLE, _deadline(request))
-            return Submission(reader, accepted=reader.ending is None or reader.ending is Ending.ANSWERED)
+            reader.accepted = reader.ending is None or reader.ending is Ending.ANSWERED
+            return reader
         try:
             place = self._enter(self._stages.input, request)
         except HeadraceError as error:
-            return Submission(Shed(error), accepted=False)
+            return Shed(error)
         task = asyncio.get_running_loop().create_task(self._serve(request, place))
         self._tasks[task] = place
         task.add_done_callback(self._served)
-        return Submission(Served(task), accepted=True)
+        return Served(task)
 
     async def stream(self, request: PromptRequest) -> AsyncGenerator[str, None]:
         """The answer's text as it comes; one who joins a shared answer late gets it from its beginning.
@@ -236,7 +240,7 @@ class Pipeline:
     ) -> None:
         """Hand `prompt`, which was made of `asked`, to the gateway."""
         full, flow = self._sharing.mode == "full", _flow(asked)
-        prefix, block = self._prefix(prompt, flow)
+        prefix, block = self._prefix(prompt, flow) if self._gateway.weighs_prefix(prompt.model) else ((), 0)
         request = Request(
             id=asked.request_id or next(self._names),
             flow=flow,
@@ -256,9 +260,7 @@ class Pipeline:
         reader.reply = self._gateway.open(request, reader)
 
     def _prefix(self, prompt: PromptRequest, flow: Flow) -> tuple[tuple[int, ...], int]:
-        """The prompt's beginning and the tokens of its blocks, where it can matter which worker has read it before."""
-        if not self._gateway.weighs_prefix(prompt.model):
-            return (), 0
+        """The prompt's beginning and the tokens of its blocks, where it matters which worker has read it before."""
         chain = text_prefix(prompt.input.encode(errors="replace"), flow.tenant, prompt.model, self._salt)
         if chain:
             return chain, BLOCK_TOKENS
@@ -272,7 +274,7 @@ class Pipeline:
         try:
             prompt = await self._stages.prepare(request, place, deadline)
             self._open(request, prompt, reader, AnswerForm.WHOLE, deadline)
-            return await self._stages.finish(await reader.answer(), deadline)
+            return await self._stages.finish(await reader, deadline)
         except Unserved as end:
             raise self._unserved(request, end, arrived) from end.__cause__
         except Draining:
@@ -286,6 +288,11 @@ class Pipeline:
             raise
         finally:
             reader.cancel()
+
+    def _first_look(self) -> asyncio.AbstractEventLoop:
+        """The running loop, looked up once: that is a system call."""
+        self._loop = asyncio.get_running_loop()
+        return self._loop
 
     def _backend(self, instance: Instance) -> Backend:
         return self._backends[instance.id]

@@ -142,7 +142,8 @@ class Relay:
         seats, number = self._seats, self.fed
         if len(seats) == 1:
             seat = seats[0]
-            if seat.at == number and not (seat.behind or seat.busy):
+            ready = seat.at == number and not (seat.behind or seat.busy)
+            if ready:
                 # The usual case: one reader, which has everything until now; unless all is kept, the log stays empty.
                 if self._keep:
                     self._append(frame)
@@ -311,7 +312,8 @@ class Seat:
 
     def take(self, frame: Frame, number: int) -> None:
         """Frame `number` is new: writes it at once to a reader that has all before it and wants more."""
-        if self.at == number and not (self.behind or self.busy or self.gone or self.ending is not None):
+        ready = self.at == number and not (self.behind or self.busy or self.gone or self.ending is not None)
+        if ready:
             self.at = number + 1
             if not frame.usage_only or self.reader.wants_usage:
                 self.write(frame.data)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
-from typing import Protocol
 
 from headrace.errors import HeadraceError
 from headrace.runtime.prompts import PromptAnswer
@@ -12,52 +12,36 @@ from headrace.runtime.stores import StoredLetter
 from headrace.runtime.stores.memory import MemoryDeadLetters
 
 
-class Pending(Protocol):
-    """An answer that is on its way."""
-
-    @property
-    def done(self) -> bool:
-        """Whether it has come to an end, good or bad."""
-        ...
-
-    async def answer(self) -> PromptAnswer:
-        """The answer, or the error in its place."""
-        ...
-
-    def cancel(self) -> None:
-        """Nobody wants it any more."""
-        ...
-
-
-class Submission:
+class Submission(ABC):
     """A request that was submitted without waiting. Await it for the answer, or for the error in its place."""
 
-    __slots__ = ("_pending", "accepted")
+    __slots__ = ("accepted",)
 
-    def __init__(self, pending: Pending, *, accepted: bool) -> None:
-        self._pending = pending
+    def __init__(self, *, accepted: bool) -> None:
         self.accepted = accepted
         """False: it was turned away and never will be answered."""
 
     @property
+    @abstractmethod
     def done(self) -> bool:
         """Whether awaiting it returns at once."""
-        return self._pending.done
 
+    @abstractmethod
     def cancel(self) -> None:
         """Give the request up; harmless when it is done. Awaiting it then raises `asyncio.CancelledError`."""
-        self._pending.cancel()
 
-    def __await__(self) -> Generator[None, None, PromptAnswer]:
-        return self._pending.answer().__await__()
+    @abstractmethod
+    def __await__(self) -> Generator[object, None, PromptAnswer]:
+        """The answer, or the error in its place."""
 
 
-class Served:
-    """Pending in a task."""
+class Served(Submission):
+    """Taken through its stages by a task."""
 
     __slots__ = ("_task",)
 
     def __init__(self, task: asyncio.Task[PromptAnswer]) -> None:
+        super().__init__(accepted=True)
         self._task = task
 
     @property
@@ -65,31 +49,36 @@ class Served:
         """The task has ended."""
         return self._task.done()
 
-    async def answer(self) -> PromptAnswer:
-        """What the task returns; one who stops waiting does not stop the task."""
-        return await asyncio.shield(self._task)
-
     def cancel(self) -> None:
         """Cancel the task."""
         self._task.cancel()
 
+    def __await__(self) -> Generator[object, None, PromptAnswer]:
+        """What the task returns; one who stops waiting does not stop the task."""
+        return (yield from asyncio.shield(self._task))
 
-class Shed:
+
+class Shed(Submission):
     """Turned away."""
 
     __slots__ = ("_error",)
 
     def __init__(self, error: HeadraceError) -> None:
+        super().__init__(accepted=False)
         self._error = error
 
-    done = True
-
-    async def answer(self) -> PromptAnswer:
-        """Raises what the caller is told."""
-        raise self._error
+    @property
+    def done(self) -> bool:
+        """It never was under way."""
+        return True
 
     def cancel(self) -> None:
         """There is nothing to cancel."""
+
+    def __await__(self) -> Generator[object, None, PromptAnswer]:
+        """Raises what the caller is told."""
+        yield from ()
+        raise self._error
 
 
 class DeadLetterQueue:

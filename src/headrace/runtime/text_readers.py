@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Generator
 
 from headrace.errors import Fault, error_for
 from headrace.model import CacheResult, Ending
@@ -11,22 +12,25 @@ from headrace.runtime.answer_head import AnswerHead
 from headrace.runtime.prompts import PromptAnswer
 from headrace.runtime.reply import Reply
 from headrace.runtime.stages import STREAM_FRAMES
+from headrace.runtime.submissions import Submission
 
 
-class WholeText:
+class WholeText(Submission):
     """Gathers an answer. `reply` is set by whoever opens the request."""
 
-    __slots__ = ("_answer", "_head", "_parts", "_waiters", "ending", "fault", "reply", "wants_usage")
+    __slots__ = ("_answer", "_head", "_parts", "_waiters", "ending", "fault", "reply")
+
+    wants_usage = False
 
     def __init__(self) -> None:
-        self.wants_usage = False
+        self.accepted = True
         self.reply: Reply | None = None
         self.ending: Ending | None = None
         self.fault: Fault | None = None
         self._head: AnswerHead | None = None
         self._answer: PromptAnswer | None = None
         self._parts: list[bytes] = []
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[None]] | None = None
 
     def begin(self, head: AnswerHead) -> None:
         """The answer begins."""
@@ -40,7 +44,7 @@ class WholeText:
     def end(self, ending: Ending, fault: Fault | None) -> None:
         """It is over."""
         self.ending, self.fault = ending, fault
-        for waiter in self._waiters:
+        for waiter in self._waiters or ():
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -56,17 +60,28 @@ class WholeText:
             if self.reply is not None:
                 self.reply.cancel()
 
-    async def answer(self) -> PromptAnswer:
-        """The answer, as soon as it is complete.
+    def __await__(self) -> Generator[object, None, PromptAnswer]:
+        """The answer, as soon as it is complete. Raises what `answer` raises."""
+        if self.ending is None:
+            yield from self.waiter(asyncio.get_running_loop())
+        return self.answer()
+
+    def waiter(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        """A future that is done when it is over."""
+        waiter: asyncio.Future[None] = loop.create_future()
+        if self._waiters is None:
+            self._waiters = [waiter]
+        else:
+            self._waiters.append(waiter)
+        return waiter
+
+    def answer(self) -> PromptAnswer:
+        """The answer, once it is over.
 
         Raises:
             HeadraceError: there is none; the class says whose fault it is.
             asyncio.CancelledError: the request was cancelled.
         """
-        if self.ending is None:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
         if self.fault is not None:
             raise error_for(self.fault)
         if self.ending is Ending.CANCELLED:
@@ -90,10 +105,11 @@ class WholeText:
 class StreamedText:
     """Holds what its caller has not taken yet: `STREAM_FRAMES` pieces, then the worker has to wait."""
 
-    __slots__ = ("_behind", "_pieces", "_waiter", "ending", "fault", "reply", "wants_usage")
+    __slots__ = ("_behind", "_pieces", "_waiter", "ending", "fault", "reply")
+
+    wants_usage = False
 
     def __init__(self) -> None:
-        self.wants_usage = False
         self.reply: Reply | None = None
         self.ending: Ending | None = None
         self.fault: Fault | None = None

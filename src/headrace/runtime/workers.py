@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -103,10 +104,31 @@ class WorkerBackend:
         self.wall = wall
         self.tasks: set[asyncio.Task[None]] = set()
         """Workers at work, and cancelled ones that have not ended yet."""
+        self._starting: deque[_Attempt] = deque()
+        """Attempts whose worker is asked in the loop's next turn."""
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self, dispatch: Dispatch, port: Port) -> Running:
-        """Ask the worker."""
-        return _Attempt(self, dispatch, port)
+        """Ask the worker; not at once, since whoever dispatches is in the middle of carrying out orders."""
+        attempt = _Attempt(self, dispatch, port)
+        self._starting.append(attempt)
+        if len(self._starting) == 1:
+            if self._loop is None:  # it is asked for once: that is a system call
+                self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._begin, self._loop)
+        return attempt
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Ask for all that were started until now; for those that are started meanwhile in the next turn."""
+        starting = self._starting
+        due = len(starting)
+        try:
+            while due:
+                due -= 1
+                starting.popleft().begin(loop)
+        finally:
+            if starting:
+                loop.call_soon(self._begin, loop)
 
     def ended(self, task: asyncio.Task[None], speech: object) -> None:
         """A worker's task is over; one that was cancelled before it began has not begun `speech` either."""
@@ -130,7 +152,6 @@ class _Attempt:
         "_characters",
         "_dispatch",
         "_done",
-        "_handle",
         "_pausing",
         "_pieces",
         "_port",
@@ -139,6 +160,7 @@ class _Attempt:
         "_since",
         "_started",
         "_task",
+        "_timer",
         "_told_at",
         "_until",
     )
@@ -153,8 +175,7 @@ class _Attempt:
         self._since = self._until = self._told_at = 0.0
         self._pausing: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
-        # Not at once: whoever dispatches is in the middle of carrying out orders, and others may still join.
-        self._handle: asyncio.Handle = asyncio.get_running_loop().call_soon(self._begin)
+        self._timer: asyncio.TimerHandle | None = None
 
     # ------------------------------------------------------------------ the relay's side
 
@@ -178,7 +199,10 @@ class _Attempt:
 
     # ------------------------------------------------------------------ the worker's side
 
-    def _begin(self) -> None:
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Ask the worker, unless the attempt was aborted before."""
+        if self._done:
+            return
         try:
             prompt = self._translate()
             speech = self._backend.infer(prompt)
@@ -188,11 +212,13 @@ class _Attempt:
         if isinstance(speech, str):
             self._say_all(speech)
             return
-        self._listen(speech, prompt.timeout_seconds)
+        self._listen(loop, speech, prompt.timeout_seconds)
 
-    def _listen(self, speech: Awaitable[str] | AsyncIterator[str], limit: float | None) -> None:
+    def _listen(
+        self, loop: asyncio.AbstractEventLoop, speech: Awaitable[str] | AsyncIterator[str], limit: float | None
+    ) -> None:
         """Have a task hear the answer, for `limit` seconds at most."""
-        loop, backend = asyncio.get_running_loop(), self._backend
+        backend = self._backend
         self._since = now = loop.time()
         self._until = now + (backend.timeouts.attempt if limit is None else limit)
         self._task = task = loop.create_task(self._hear(speech))
@@ -201,7 +227,7 @@ class _Attempt:
         if isinstance(speech, AsyncIterator):
             self._watch(loop)
         else:
-            self._handle = loop.call_at(self._until, self._time_out, "no complete answer in time")
+            self._timer = loop.call_at(self._until, self._time_out, "no complete answer in time")
 
     def _translate(self) -> PromptRequest:
         """What the worker is asked; chooses how its text becomes frames."""
@@ -328,7 +354,8 @@ class _Attempt:
 
     def _end(self) -> None:
         self._done = True
-        self._handle.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._pausing is not None:
             self.resume()
 
@@ -336,7 +363,7 @@ class _Attempt:
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Look again when the soonest limit could be reached."""
-        self._handle = loop.call_at(min(self._until, self._since + self._silence()), self._look, loop)
+        self._timer = loop.call_at(min(self._until, self._since + self._silence()), self._look, loop)
 
     def _silence(self) -> float:
         timeouts = self._backend.timeouts
