@@ -62,6 +62,7 @@ class Gate:
     """The gates of one instance, and what feeds them."""
 
     __slots__ = (
+        "_due",
         "_first",
         "_lapsing",
         "_may_wait",
@@ -115,6 +116,8 @@ class Gate:
         self._first: tuple[Place, float] | None = None
         """A request that came alone, and when its first token did."""
         self._lapsing: list[tuple[float, int, Place]] = []
+        self._due = inf
+        """When the first reservation lapses, or the look for the machine's own pace is over, at the earliest."""
         self._seq = 0
 
     @property
@@ -147,31 +150,27 @@ class Gate:
         if in_flight >= self.limiter.limit and self.limiter.full(in_flight, guest, now):
             return "in_flight"
         if window is not None:
-            if self._lapsing:
+            if now >= self._due:
                 self._lapse(now)
-            unstarted = self.unstarted
-            if unstarted and unstarted + tokens > window and unstarted + tokens > self._soon_read(in_flight):
+            unread = self.unstarted + tokens
+            if unread > window and self.unstarted and not self.turnover.takes(in_flight, unread, now):
                 return "window"
         if in_flight:
             may_wait = self._may_wait[guest]
             if self.engine.polled and self.engine.fresh(now) is not None:
                 if reason := self._overfull(tokens, service_class, may_wait, now):
                     return reason
-            elif window is not None and self._behind(in_flight, may_wait):
+            elif window is not None and self.pending >= may_wait and self._behind(in_flight, may_wait, now):
                 return "pending"
         return self._no_batch(now) if service_class is ServiceClass.BATCH else ""
 
-    def _soon_read(self, in_flight: int) -> float:
-        """Prompt tokens that the engine is through with in a moment; 0 where it is not with all that is there."""
-        turnover = self.turnover
-        return turnover.tokens if in_flight < turnover.requests else 0.0
-
-    def _behind(self, in_flight: int, may_wait: float) -> bool:
+    def _behind(self, in_flight: int, may_wait: float, now: float) -> bool:
         """More would wait at an engine without metrics than may: so many, or a part of what it was seen to run, or what
         it finishes in a moment."""
         most = self.breadth.most
         may_wait = max(may_wait, most * _PART_WAITING)
-        return self.pending >= may_wait and in_flight >= most + may_wait and in_flight >= self.turnover.requests
+        over = self.pending >= may_wait and in_flight >= most + may_wait
+        return over and not self.turnover.takes(in_flight, 0, now)
 
     def _overfull(self, tokens: int, service_class: ServiceClass, may_wait: float, now: float) -> str:
         """Why the engine's own metrics, which are known, forbid it."""
@@ -196,14 +195,10 @@ class Gate:
     def opens_at(self, now: float) -> float | None:
         """When it may open without any event: a reservation lapses, the engine's report goes stale, or the time to
         see the machine calm is over."""
-        soonest = inf
-        if self._lapsing:
-            self._lapse(now)
-            soonest = self._lapsing[0][0] if self._lapsing else inf
+        self._lapse(now)
+        soonest = self._due
         if self.engine.polled and self.engine.fresh(now) is not None:
             soonest = min(soonest, self.engine.stale_at)
-        if self.limiter.looking:
-            soonest = min(soonest, self.limiter.looks_until)
         return None if soonest == inf else soonest
 
     # ------------------------------------------------------------------ in, along, out
@@ -211,26 +206,31 @@ class Gate:
     def enter(self, tokens: int, service_class: ServiceClass, streamed: bool, now: float, whole: bool = True) -> Place:
         """Take a place; the caller has asked `shut` before. `whole`: nothing of the prompt is known to be cached."""
         limiter = self.limiter
-        if self._lapsing or limiter.looking:
+        if now >= self._due:
             self._lapse(now)
         lapses = None if streamed or self.window is None else now + tokens * self.prefill_seconds
         lone = self.in_flight == 0
         taken = Place(tokens, service_class, now, lapses, whole and self.unstarted == 0, lone)
         taken.read_before = self._read
-        taken.window = self.turnover.entered(self.in_flight, now)
+        if lone:
+            self.turnover.resumed(now)
+            if streamed:
+                limiter.look(now)
+                self._due = min(self._due, limiter.looks_until)
+        taken.window = self.turnover.window
         self.in_flight += 1
         self.unstarted += tokens
         self.pending += 1
         self.unseen += 1
         if service_class is ServiceClass.BATCH:
             self.batch_in_flight += 1
-        if streamed and lone:
-            limiter.look(now)
         self._seen[service_class] = now
         self.engine.sent += 1
         if lapses is not None:
             self._seq += 1
             heappush(self._lapsing, (lapses, self._seq, taken))
+            if lapses < self._due:
+                self._due = lapses
             if len(self._lapsing) > 2 * self.in_flight + 16:
                 self._lapsing = [entry for entry in self._lapsing if entry[2].unstarted]
                 heapify(self._lapsing)
@@ -238,7 +238,7 @@ class Gate:
 
     def started(self, place: Place, now: float) -> None:
         """The first content is here: the prompt has been read."""
-        if self._lapsing or self.limiter.looking:
+        if now >= self._due:
             self._lapse(now)
         if self._first is not None:
             self._learn_prefill(self._first[0], self._first[1], now)
@@ -265,7 +265,7 @@ class Gate:
 
     def progressed(self, place: Place, tokens: int, now: float) -> None:
         """The request made `tokens` tokens since it last did."""
-        if self._lapsing or self.limiter.looking:
+        if now >= self._due:
             self._lapse(now)
         if self._first is not None:
             self._learn_prefill(self._first[0], self._first[1], now)
@@ -292,13 +292,13 @@ class Gate:
         if not place.present:
             return
         place.present = False
-        if self._lapsing or self.limiter.looking:
+        if now >= self._due:
             self._lapse(now)
         seen_streaming = not place.unseen and place.lapses is None
         if seen_streaming and usage is not None and not usage.reasoning and now > place.moved:
             self._count_rest(place, usage.completion, now)
         self.in_flight -= 1
-        self.turnover.left(place.window, place.tokens, well, self.in_flight, now)
+        self.turnover.left(place, well, self.in_flight, now)
         if place.service_class is ServiceClass.BATCH:
             self.batch_in_flight -= 1
         if place.unstarted:
@@ -372,6 +372,9 @@ class Gate:
             place = heappop(lapsing)[2]
             if place.unstarted:
                 self._start(place)
+        self._due = lapsing[0][0] if lapsing else inf
+        if self.limiter.looking:
+            self._due = min(self._due, self.limiter.looks_until)
 
     def _tick(self, now: float) -> None:
         """Twice a second: let the limits follow what the last window showed."""

@@ -8,11 +8,13 @@ is there already, and so nothing.
 
 It is counted in windows of time in which it had something to do; only successes count, as quick errors show nothing.
 A window says nothing good if something was there from its beginning to its end: an engine that does one thing quickly
-and another one slowly (a cache before a model) is not quick. When answers become slower no more come in than leave, so
-what is there then is at most what was allowed before.
+and another one slowly (a cache before a model) is not quick. Nor is one at which nothing has ended for a window. When
+answers become slower no more come in than leave, so what is there then is at most what was allowed before.
 """
 
 from __future__ import annotations
+
+from headrace.core.place import Place
 
 SLACK = 0.05
 """Seconds of work that may be at an engine unseen."""
@@ -40,33 +42,30 @@ class Turnover:
         self._stayed = 0
         """Requests that have been there since it began."""
 
-    def entered(self, others: int, now: float) -> int:
-        """A request comes to `others` that are there; returns the number of the window it comes in."""
-        if not others:
-            idle = now - self._idle_since
-            self._since += idle
-            if idle > _REMEMBERED:
-                self.requests = self.tokens = 0.0
-        elif now - self._since >= _WINDOW:
-            self._close(others, now)
-        return self.window
+    def takes(self, there: int, unread: int, now: float) -> bool:
+        """It is through with one more than are `there`, and so many unread prompt tokens, in a moment."""
+        return there < self.requests and unread <= self.tokens and now - self._since < 2.0 * _WINDOW
 
-    def left(self, window: int, tokens: int, well: bool, rest: int, now: float) -> None:
-        """A request of so many prompt tokens that came in `window` ended, `well` or not; `rest` are still there."""
+    def resumed(self, now: float) -> None:
+        """A request comes where there was none."""
+        idle = now - self._idle_since
+        self._since += idle
+        if idle > _REMEMBERED:
+            self.requests = self.tokens = 0.0
+
+    def left(self, place: Place, well: bool, rest: int, now: float) -> None:
+        """A request ended, `well` or not; `rest` are still there."""
         if well:
             self._ended += 1
-            self._read += tokens
-        if window != self.window:
+            self._read += place.tokens
+        if place.window != self.window:
             self._stayed -= 1
         if now - self._since >= _WINDOW:
-            self._close(rest, now)
+            part = 0.0 if self._stayed else SLACK / (now - self._since)
+            self.requests, self.tokens = self._ended * part, self._read * part
+            self._ended = self._read = 0
+            self._stayed = rest
+            self._since = now
+            self.window += 1
         if not rest:
             self._idle_since = now
-
-    def _close(self, there: int, now: float) -> None:
-        part = 0.0 if self._stayed else SLACK / (now - self._since)
-        self.requests, self.tokens = self._ended * part, self._read * part
-        self._ended = self._read = 0
-        self._stayed = there
-        self._since = now
-        self.window += 1
