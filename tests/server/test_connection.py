@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -10,7 +11,9 @@ from structlog.testing import capture_logs
 from headrace import errors
 from headrace.model import AnswerForm, Ending
 from headrace.server.settings import ServerSettings
+from headrace.testing import guarded
 from headrace.wire.openai import OpenAICall
+from tests.patience import GUARD
 from tests.server.fakes import CHAT, DONE, WHOLE, FakeGateway, FakeReply, RawClient, chunk, front_door
 
 PATH = "/v1/chat/completions"
@@ -218,6 +221,35 @@ async def test_shutting_down_lets_the_answer_end_and_then_closes() -> None:
         reply.end()
         assert await client.piece() == chunk("one")
         assert await client.closed() == b"%x\r\n%b\r\n0\r\n\r\n" % (len(DONE), DONE)
+
+
+@pytest.mark.parametrize("path", [PATH, "/nothing"])
+async def test_a_refusal_reaches_who_is_still_sending(path: str) -> None:
+    """Nonsense behind a request, and then megabytes that nobody reads: the answer is not lost to a reset."""
+    gateway = FakeGateway()
+    async with front_door(gateway) as front, front.client() as client:
+        assert isinstance(client.writer.transport, asyncio.Transport)
+        client.writer.transport.pause_reading()
+        client.send("POST", path, {"transfer-encoding": "chunked"}, b"no chunk\r\n")
+        for _ in range(64):
+            client.writer.write(b"x" * 65536)
+            await guarded(client.writer.drain(), GUARD, "what is sent is taken")
+        client.writer.transport.resume_reading()
+        assert (await client.answer()).status in (400, 404)
+        assert await client.closed() == b""
+
+
+async def test_shutting_down_does_not_wait_for_half_a_request() -> None:
+    """Who is still sending a body hears at once that the server stops."""
+    async with front_door(FakeGateway()) as front, front.client() as client:
+        client.send("POST", PATH, {"content-length": "1000", "expect": "100-continue"})
+        assert await client.head() == (100, {})
+        client.writer.write(b"{")
+        for connection in list(front.state.connections):
+            connection.shutdown()
+        refused = await client.answer()
+        assert (refused.status, refused.error["code"]) == (503, "draining")
+        assert await client.closed() == b""
 
 
 @pytest.mark.parametrize("sent", [0, 7, len(BODY)])

@@ -31,6 +31,8 @@ class Wire(asyncio.Transport):
         self.written: list[bytes] = []
         self.held = 0
         self.ended = ""
+        self.half = False
+        """It was told that nothing more is written."""
 
     def write(self, data: bytes | bytearray | memoryview[int]) -> None:
         self.written.append(bytes(data))
@@ -46,6 +48,12 @@ class Wire(asyncio.Transport):
 
     def abort(self) -> None:
         self.ended = "aborted"
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.half = True
 
     def pause_reading(self) -> None:
         assert not self.ended, "a transport that closes can do nothing any more"
@@ -270,6 +278,45 @@ async def test_trailers_are_bounded() -> None:
     for _ in range(5):
         assert not caller.wire.is_closing()
         caller.http.data_received(b"x" * (HEAD_LIMIT // 4))
+    assert caller.wire.half
+    assert caller.wire.written[0].startswith(b"HTTP/1.1 431 ")
+
+
+@on_virtual_time
+async def test_who_goes_on_sending_after_a_refusal_is_listened_to_for_a_moment() -> None:
+    """The end is said at once; what comes then is thrown away, requests and nonsense alike, and not for ever."""
+    caller = Caller()
+    caller.post()
+    caller.http.data_received(b"FOO BAR\r\n\r\n")
+    (written,) = caller.wire.written
+    assert written.startswith(b"HTTP/1.1 400 ")
+    assert caller.wire.half
+    assert caller.gateway.replies[0].cancelled == 1
+    caller.post()
+    caller.http.data_received(b"FOO BAR\r\n\r\n" * 10_000)
+    await passes(LINGER - 0.1)
+    assert not caller.wire.is_closing()
+    await passes(0.1)
+    assert caller.wire.ended == "closed"
+    assert (len(caller.wire.written), len(caller.gateway.replies)) == (1, 1)
+
+
+@on_virtual_time
+async def test_stopping_refuses_half_a_request_behind_the_answer_in_front_of_it() -> None:
+    """The stream under way ends properly; who has not sent all of his request by then is not waited for."""
+    caller = Caller()
+    caller.post(stream=True)
+    reply = caller.gateway.replies[0]
+    reply.begin()
+    caller.http.data_received(b"POST /completions HTTP/1.1\r\ncontent-length: 100\r\n\r\n{")
+    caller.http.shutdown()
+    reply.write(DONE)
+    reply.end()
+    stream, refusal = caller.wire.written
+    assert stream.endswith(b"\r\n0\r\n\r\n")
+    assert refusal.startswith(b"HTTP/1.1 503 ")
+    assert caller.wire.half
+    await passes(LINGER)
     assert caller.wire.ended == "closed"
 
 

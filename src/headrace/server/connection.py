@@ -17,7 +17,7 @@ import httptools
 import structlog
 from uvicorn.protocols.utils import get_remote_addr
 
-from headrace.errors import body_too_slow, invalid_request
+from headrace.errors import body_too_slow, draining, invalid_request
 from headrace.server.asgi_turn import AsgiTurn
 from headrace.server.direct import DirectExchange
 from headrace.server.exchange import headers_of
@@ -43,6 +43,7 @@ _log = structlog.get_logger("headrace.server")
 
 _TOO_LARGE = last_words(invalid_request(f"The headers are larger than {HEAD_LIMIT} bytes. Send less.", status=431))
 _UNREADABLE = last_words(invalid_request("This is no HTTP request, or one that could be read in two ways."))
+_STOPPING = last_words(draining())
 
 
 class Connection(asyncio.Protocol):
@@ -52,6 +53,7 @@ class Connection(asyncio.Protocol):
         "_advancing",
         "_crowded",
         "_current",
+        "_deaf",
         "_framing",
         "_head_size",
         "_headers",
@@ -81,7 +83,8 @@ class Connection(asyncio.Protocol):
         """Whose body is being read."""
         self._current: Turn | None = None
         self._waiting: list[Turn] = []
-        self._advancing = self._paused = self._crowded = False
+        self._advancing = self._paused = self._crowded = self._deaf = False
+        """`_deaf`: what the caller still sends is thrown away."""
         self._limit: TimeLimit[Connection] | None = None
         """The limit of time it is under."""
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -101,16 +104,13 @@ class Connection(asyncio.Protocol):
         self._be_under(None)
         if self._stall_timer is not None:
             self._stall_timer.cancel()
-        turns = [self._current, *self._waiting]
-        self._current = self._reading = None
-        self._waiting.clear()
-        for turn in turns:
-            if turn is not None:
-                turn.leave()
+        self._forsake()
         del self._parser  # it leads back here, and what leads back waits for the garbage collector
 
     def data_received(self, data: bytes) -> None:
         """Parse, then serve. The end of a head and a piece of a body start the count of a head's bytes anew."""
+        if self._deaf:
+            return
         self._head_size += len(data)
         try:
             self._parse(data)
@@ -225,18 +225,27 @@ class Connection(asyncio.Protocol):
         self._read_on()
 
     def linger(self) -> None:
-        """See `turns.Line`."""
+        """See `turns.Line`. One that is closed while its caller sends is reset, and that can take the answer away."""
         self._be_under(self._shared.lingering)
+        if self.transport.can_write_eof():  # with TLS it cannot
+            self.transport.write_eof()
 
     # ------------------------------------------------------------------ the server's and the limits' side
 
     def shutdown(self) -> None:
-        """The server stops: close when the answers under way are complete."""
+        """The server stops: close when the answers under way are complete; who still sends his body is refused."""
         last = self._waiting[-1] if self._waiting else self._current
         if last is None:
             self.close()
-        else:
-            last.last()
+            return
+        last.last()
+        if last is not self._reading:
+            return
+        if isinstance(last, DirectExchange):
+            last.reject(draining())
+            self._advance()
+        elif last is self._current:
+            self._refuse(_STOPPING)
 
     def close(self) -> None:
         """Enough: what was written still goes out, as long as the caller takes some of it."""
@@ -363,6 +372,20 @@ class Connection(asyncio.Protocol):
         """Say why and close; in the middle of an answer there is only the end of the connection."""
         if self.transport.is_closing():
             return
-        if self._current is None or not self._current.started:
-            self.transport.write(answer)
-        self.close()
+        if self._current is not None and self._current.started:
+            self.close()
+            return
+        self._forsake()
+        self._deaf = True
+        self.transport.write(answer)
+        self.linger()
+        self._read_on()
+
+    def _forsake(self) -> None:
+        """Nobody in line is answered any more."""
+        turns = [self._current, *self._waiting]
+        self._current = self._reading = None
+        self._waiting.clear()
+        for turn in turns:
+            if turn is not None:
+                turn.leave()
