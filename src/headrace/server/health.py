@@ -2,7 +2,7 @@
 
 * `/live`: the process answers. Always 200.
 * `/ready`: it would take work now: 503 while draining and while no instance is healthy. Decide by this one.
-* `/health`: what is going on, for people and dashboards. Always 200; `status` says ok, degraded or draining.
+* `/health`: what is going on, for people and dashboards. Always 200; `status` is that of `condition`.
 * `/metrics`: Prometheus text, or OpenMetrics to those who ask for it; of all workers where there are several.
 """
 
@@ -82,15 +82,20 @@ class Health:
             exchange.abort()
 
     def _status(self, snapshot: Snapshot) -> str:
-        if self.stopping or snapshot.draining:
-            return "draining"
-        usable = [instance.healthy and not instance.draining for instance in snapshot.instances]
-        if not any(usable):
-            return "down"
-        return "ok" if all(usable) else "degraded"
+        return "draining" if self.stopping else condition(snapshot)
 
 
 _FRESH = (("cache-control", "no-store"),)
+
+
+def condition(snapshot: Snapshot) -> str:
+    """How the gateway is, in a word: draining, down (no instance may be asked), degraded (not all may), or ok."""
+    if snapshot.draining:
+        return "draining"
+    usable = [instance.healthy and not instance.draining for instance in snapshot.instances]
+    if not any(usable):
+        return "down"
+    return "ok" if all(usable) else "degraded"
 
 
 def _answer_page(exchange: Exchange, accept: str, body: bytes) -> None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.model import Flow, Request, Snapshot
 from headrace.runtime.relay import Reader
+from headrace.runtime.stores import DeadLetters
 
 if TYPE_CHECKING:
     from headrace.server.admin.ports import AdminPort
-from headrace.runtime.stores import DeadLetters
 
 
 class Reply(Protocol):

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 
 from headrace import __version__
 from headrace.errors import error_for, model_not_found
-from headrace.model import AnswerForm, Flow, Mended, Request, ServiceClass, Snapshot, Tripped
+from headrace.model import AnswerForm, Flow, Mended, Request, ServiceClass, Tripped
 from headrace.server.admin.instances import find, kept
 from headrace.server.admin.ports import AdminPort
 from headrace.server.admin.shapes import (
@@ -24,6 +24,7 @@ from headrace.server.admin.shapes import (
     Status,
 )
 from headrace.server.admin.showing import candidate_out, instance_out, rounded, scaling_out, summary_out
+from headrace.server.health import condition
 
 _Model = Annotated[
     str | None, Query(min_length=1, max_length=256, description="The model that is asked for; else the first by name.")
@@ -73,7 +74,7 @@ def _status(port: AdminPort, uptime: float) -> Status:
     snapshot, letters = port.snapshot(), port.dead_letters
     views = {view.id: view for view in snapshot.instances}
     return Status(
-        status=_word(snapshot),
+        status=condition(snapshot),
         version=__version__,
         uptime_seconds=round(uptime, 1),
         stages=[StageOut(name=name, depth=depth, capacity=capacity) for name, depth, capacity in port.stages()],
@@ -91,16 +92,6 @@ def _status(port: AdminPort, uptime: float) -> Status:
         metrics_stale=[view.id for view in snapshot.instances if view.metrics_stale],
         instances=[instance_out(entry, views.get(entry.instance.id)) for entry in port.registry.instances],
     )
-
-
-def _word(snapshot: Snapshot) -> str:
-    """The same words as `/health` has."""
-    if snapshot.draining:
-        return "draining"
-    usable = [view.healthy and not view.draining for view in snapshot.instances]
-    if not any(usable):
-        return "down"
-    return "ok" if all(usable) else "degraded"
 
 
 def _balancer(port: AdminPort, model: str, prompt_tokens: int, service_class: ServiceClass) -> BalancerOut:
