@@ -106,7 +106,7 @@ class InstanceMemory:
             except BROKEN as error:
                 if not self.degraded:
                     self.degraded = True
-                    _log.warning("what is known of the instances cannot be kept", **told(error))
+                    _log.warning("what is known of the instances cannot be kept", **told(error, self._engine.url))
                 return False
             if self.degraded:
                 self.degraded = False

@@ -86,10 +86,10 @@ async def agree_on_version(conn: AsyncConnection, part: str, version: int) -> in
     return before
 
 
-def told(error: Exception) -> dict[str, str]:
-    """What of a database's error goes into the log: no statement, no value."""
+def told(error: Exception, url: URL) -> dict[str, str]:
+    """What of a database's error goes into the log: which one it is and what is wrong, no statement, no value."""
     cause = error.orig if isinstance(error, DBAPIError) else error
-    return {"error": type(cause).__name__, "detail": str(cause)}
+    return {"database": url.database or "", "error": type(cause).__name__, "detail": str(cause)}
 
 
 def _tune_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:

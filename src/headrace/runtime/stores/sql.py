@@ -292,7 +292,7 @@ class SqlDeadLetters:
     def _degrade(self, error: Exception) -> None:
         if not self.degraded:
             self.degraded = True
-            _log.warning("dead letters cannot be written", **told(error))
+            _log.warning("dead letters cannot be written", **told(error, self._engine.url))
 
 
 async def _first_contact(conn: AsyncConnection) -> int:
