@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from headrace.cli import Refused, demo_screen
-from headrace.cli.demo import choose, demo
-from headrace.cli.demo_scenario import MockModel, Story, play
+from headrace.cli import Refused
+from headrace.cli.demo import demo
+from headrace.cli.outage import screen
+from headrace.cli.outage.command import choose
+from headrace.cli.outage.scene import MockModel, Story, play
 from headrace.model import BreakerState
 from headrace.runtime.openai_worker import OpenAIWorker
 from headrace.runtime.prompts import PromptRequest
@@ -113,8 +115,8 @@ def test_the_screen_shows_it_all(story: Story) -> None:
     """Each answer with its user and its origin, each dead letter, the totals, the breaker; 80 columns are enough."""
     out = StringIO()
     console = Console(file=out, width=80, highlight=False)
-    console.print(demo_screen.opening("mock, 300 ms"), demo_screen.first_act(story.answered))
-    console.print(demo_screen.second_act(story), demo_screen.ending(story))
+    console.print(screen.opening("mock, 300 ms"), screen.first_act(story.answered))
+    console.print(screen.second_act(story), screen.ending(story))
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
     assert "req-01 alice 1 A full receiver slows its senders down. model call 300" in lines
     assert "req-12 dave 3 An unanswered request, with its reason. shared 300" in lines

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace import HeadraceError, Pipeline, PromptAnswer, PromptRequest
-from headrace.cli.demo_outage import Outage
-from headrace.cli.demo_trace import Trace
+from headrace.cli.outage.switch import Outage
+from headrace.cli.outage.trace import Trace
 from headrace.model import BreakerState
 from headrace.runtime.stores import StoredLetter
 from headrace.runtime.worker_set import AnyWorker

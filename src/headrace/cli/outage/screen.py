@@ -8,7 +8,7 @@ from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.demo_scenario import FRIENDS, PERSISTENT, QUESTIONS, Story, Turn
+from headrace.cli.outage.scene import FRIENDS, PERSISTENT, QUESTIONS, Story, Turn
 from headrace.model import CacheResult
 
 WIDEST = 100
