@@ -22,7 +22,7 @@ from enum import StrEnum
 import structlog
 
 from headrace.runtime.addresses import Allowed, check
-from headrace.runtime.replay_course import Course
+from headrace.runtime.replay_pacing import PacedSending
 from headrace.runtime.resending import Resender, Resent, Unsendable
 from headrace.runtime.stores import DeadLetters, StoredLetter
 from headrace.runtime.webhooks import Delivery, Hook, Webhooks
@@ -107,7 +107,7 @@ class Replay:
     order: Order
     created: float
     results: dict[int, Result]
-    course: Course = field(repr=False)
+    sending: PacedSending = field(repr=False)
     status: Status = Status.RUNNING
     finished: float | None = None
     delivery: Delivery | None = None
@@ -187,8 +187,8 @@ class Replays:
         async def send(number: int) -> float | None:
             return await self._one(order, results[number])
 
-        course = Course(tuple(results), send, pace=order.pace, abreast=IN_FLIGHT)
-        replay = Replay(f"replay_{secrets.token_hex(8)}", order, self._wall(), results, course)
+        sending = PacedSending(tuple(results), send, pace=order.pace, abreast=IN_FLIGHT)
+        replay = Replay(f"replay_{secrets.token_hex(8)}", order, self._wall(), results, sending)
         self._replays[replay.id] = replay
         finished = [kept for kept in self.all if kept.status is not Status.RUNNING]
         for old in finished[: max(0, len(self._replays) - KEPT)]:
@@ -208,7 +208,7 @@ class Replays:
         """The gateway is being stopped: begin nothing, send nothing more; what is under way may end."""
         self._stopping = True
         for replay in self.all:
-            replay.course.stop()
+            replay.sending.stop()
 
     async def close(self) -> None:
         """End everything; letters that were not answered stay, unclaimed."""
@@ -222,7 +222,7 @@ class Replays:
 
     async def _run(self, replay: Replay) -> None:
         try:
-            await replay.course.run()
+            await replay.sending.run()
         except asyncio.CancelledError:
             replay.status = Status.CANCELLED
         else:

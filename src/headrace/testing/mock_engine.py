@@ -162,9 +162,8 @@ class MockEngine:
             raise
         except ConnectionError:
             self._left()
-            return (
-                web.Response()
-            )  # goes nowhere: raising would make the server log a client's leaving as its own mistake
+            # Goes nowhere: raising would make the server log a client's leaving as its own mistake.
+            return web.Response()
         load.refused += 1
         load.changes.notify()
         return web.Response(status=refusal.status, body=refusal.body, content_type="application/json")

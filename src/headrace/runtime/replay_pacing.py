@@ -1,4 +1,4 @@
-"""One replay's way through time: which letter is sent when. It knows nothing of letters but their numbers."""
+"""The pace of one replay: which letter is sent when, and again when. It knows nothing of letters but their numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SendOne = Callable[[int], Awaitable[float | None]]
 _log = structlog.get_logger(__name__)
 
 
-class Course:
+class PacedSending:
     """Sends letters in their order, at most `pace` a second and `abreast` at a time, some of them several times."""
 
     def __init__(self, letters: Sequence[int], send: SendOne, *, pace: float, abreast: int) -> None:
