@@ -109,6 +109,15 @@ def test_the_rooms_are_described_file_by_file(room: str) -> None:
     assert [file for file in files if not any(fnmatch(file, name) for name in named)] == []
 
 
+def test_every_file_that_is_named_is_there() -> None:
+    """No document sends its readers to a module that has another name by now."""
+    files = {path.name for room in ("src", "tests", "benchmarks", "examples") for path in (ROOT / room).rglob("*.py")}
+    texts = {document.name: document.read_text(encoding="utf-8") for document in DOCUMENTS}
+    named = {(name, file) for name, text in texts.items() for file in re.findall(r"\b([a-z_0-9]+\.py)`", text)}
+    assert named
+    assert [(name, file) for name, file in sorted(named) if file not in files] == []
+
+
 def test_errors_are_documented() -> None:
     """Every code that headrace gives is in the table of errors, in a row with its status."""
     source = (ROOT / "src" / "headrace" / "errors.py").read_text(encoding="utf-8")
