@@ -1,4 +1,4 @@
-"""`/admin/dlq`: dead letters looked at, watched, moved, removed; `replays` has what sends them again.
+"""`/admin/dlq`: dead letters looked at, watched, moved, removed; `replay_routes` has what sends them again.
 
 Letters leave in lines of JSON (NDJSON) a page at a time, so that the store's size never is that of an answer.
 """
