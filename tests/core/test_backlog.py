@@ -26,11 +26,12 @@ def test_full_by_number_and_by_user() -> None:
     assert backlog.user_full(made("r3"))
     assert not backlog.user_full(made("r4", "bob"))
     backlog.add(made("r5", "bob"))
-    assert backlog.full
+    assert backlog.bars(made("r6", "carl"))
     backlog.remove(mine[0])
     backlog.remove(mine[0])
     assert len(backlog) == 2
     assert not backlog.user_full(made("r6"))
+    assert not backlog.bars(made("r6"))
 
 
 def test_the_newest_of_the_lowest_class_below_makes_room() -> None:

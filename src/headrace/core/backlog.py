@@ -24,11 +24,6 @@ class Backlog:
     def __len__(self) -> int:
         return self.size
 
-    @property
-    def full(self) -> bool:
-        """No call may be added."""
-        return self.size >= self._settings.size
-
     def user_full(self, call: Call) -> bool:
         """The call's user has as many calls queued as one user may."""
         return self._users.get(call.flow[1:3], 0) >= self._settings.per_user

@@ -118,7 +118,8 @@ class Book:
     def schedule_expiry(self, ticket: Ticket, now: float, most: float = inf) -> None:
         """From `now` the ticket may wait for its class's time and at most `most`, but not past its deadline."""
         request = ticket.request
-        when = now + min(self._settings.queue.longest(request), most)
+        longest = self._settings.queue.longest(request)
+        when = now + (longest if longest < most else most)
         if request.deadline is not None and request.deadline < when:
             when = request.deadline
         if ticket.timer is not None:

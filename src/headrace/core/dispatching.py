@@ -1,7 +1,4 @@
-"""From the queue to the engines: the pump, and the places that attempts hold.
-
-A place at an instance is taken in `_dispatch` and given back in `release`, whatever way the attempt ended.
-"""
+"""The fair queue: who enters and leaves it, and the pump, which sends what fits to the instances (`attempts`)."""
 
 from __future__ import annotations
 
@@ -9,28 +6,27 @@ from math import inf
 
 from headrace.core.accounts import Accounts
 from headrace.core.adaptive import GUESTS
+from headrace.core.attempts import Attempts
 from headrace.core.backlog import Backlog
 from headrace.core.book import Book
 from headrace.core.fallback import Fallbacks, Turn, exhausted
 from headrace.core.fleet import Fleet
-from headrace.core.hedging import Hedger
 from headrace.core.instance_state import InstanceState
-from headrace.core.place import Place
 from headrace.core.pool import Pool, Room
 from headrace.core.recovery import RetryBudget
-from headrace.core.routing import Router, weight
+from headrace.core.routing import Router
 from headrace.core.settings import Settings
 from headrace.core.share import NO_HINT, Entry, Hint, Node
-from headrace.core.ticket import Call, Second, State
+from headrace.core.ticket import Call, State
 from headrace.core.timers import Timer
-from headrace.model import Abort, AnswerForm, AttemptRecord, Cause, Dispatch, Outcome, ServiceClass
+from headrace.model import ServiceClass
 
 _TURN_SECONDS = 1.0
 """So often those who wait for an exhausted model are looked at; who comes later is sent elsewhere at the door."""
 
 
 class Dispatcher:
-    """Queued calls, and what running ones hold."""
+    """Queued calls."""
 
     def __init__(
         self,
@@ -39,6 +35,7 @@ class Dispatcher:
         fleet: Fleet,
         accounts: Accounts,
         router: Router,
+        attempts: Attempts,
         budget: RetryBudget,
         fallbacks: Fallbacks,
     ) -> None:
@@ -49,10 +46,9 @@ class Dispatcher:
         self._router = router
         self._budget = budget
         self._fallbacks = fallbacks
-        self._hedger = Hedger(settings.routing.hedge, router, book.timers)
+        self._attempts = attempts
+        self._dirty = attempts.dirty
         self.backlog = Backlog(settings.queue)
-        self.dirty: dict[Pool, None] = {}
-        """Pools in which something may have become possible since the last pump."""
         self._watches: dict[Pool, tuple[float, Timer]] = {}
         self._now = 0.0
         """The time of the present pump."""
@@ -68,7 +64,7 @@ class Dispatcher:
         """
         pool = call.pool
         tree = pool.tree
-        if self.dirty or tree.root.queued or self.backlog.bars(call):
+        if self._dirty or tree.root.queued or self.backlog.bars(call):
             return None
         leaf = tree.leaf(self._accounts.path(call.flow))
         state = self._router.choose(call, now, _guest(leaf, call)) if tree.under_cap(leaf) else None
@@ -86,7 +82,7 @@ class Dispatcher:
         cost = self._accounts.price(call, state, now)
         call.charge = call.pool.tree.straight(leaf, cost)
         self._budget.pay_in()
-        self._send(call, state, leaf, cost, now)
+        self._attempts.send(call, state, leaf, cost, now)
 
     def enqueue(self, call: Call, now: float, head: bool = False) -> None:
         """Queue a call; at the head of its leaf when it comes back for another attempt."""
@@ -108,7 +104,7 @@ class Dispatcher:
             call.pool.tree.remove(call.entry)
             call.entry = None
             self.backlog.remove(call)
-            self.dirty[call.pool] = None
+            self._dirty[call.pool] = None
 
     def replace(self, call: Call) -> None:
         """Move a queued call to where its present leader's flow stands; its order is kept."""
@@ -146,24 +142,17 @@ class Dispatcher:
         if turn.pool is not call.pool:
             self.move(call, turn.pool)
 
-    def touch(self, state: InstanceState) -> None:
-        """An instance may take more than before."""
-        for pool in state.pools:
-            if pool.tree.root.queued:
-                pool.touch(state)
-                self.dirty[pool] = None
-
     def touch_all(self) -> None:
         """Any instance may take more than before."""
         for pool in self._fleet.pools():
             pool.room = None
-            self.dirty[pool] = None
+            self._dirty[pool] = None
 
     def woke(self, pool: Pool) -> None:
         """The time a pool was waiting for has come."""
         self._watches.pop(pool, None)
         pool.room = None
-        self.dirty[pool] = None
+        self._dirty[pool] = None
 
     # ------------------------------------------------------------------ the pump
 
@@ -172,8 +161,8 @@ class Dispatcher:
         if self._fallbacks.any:
             self._turn_queued(now)
         self._now = now
-        pools = list(self.dirty)
-        self.dirty.clear()
+        pools = list(self._dirty)
+        self._dirty.clear()
         if len(pools) > 1:
             pools.sort(key=lambda pool: pool.last_dispatch or 0.0)
         for pool in pools:
@@ -202,7 +191,7 @@ class Dispatcher:
 
     def _turn_queued(self, now: float) -> None:
         """Whoever waits for a model none of whose instances may be asked goes where another model takes over."""
-        for pool in list(self.dirty):
+        for pool in list(self._dirty):
             if pool.tree.root.queued and now >= pool.turned_at + _TURN_SECONDS and exhausted(pool.members, now):
                 pool.turned_at = now
                 for call in self.backlog.of(pool):
@@ -228,109 +217,14 @@ class Dispatcher:
         if charge is not None:
             call.charge = charge
             self._budget.pay_in()
-        self._send(call, state, entry.leaf, cost or 0.0, now)
-
-    def _send(self, call: Call, state: InstanceState, leaf: Node[Call], cost: float, now: float) -> None:
-        request, pool, book = call.request, call.pool, self._book
-        call.move(State.RUNNING)
-        call.waited += now - call.entered
-        call.leaf = leaf
-        call.attempt += 1
-        call.number = call.attempt
-        call.first = None
-        call.tried += (state.instance.id,)
-        streamed = request.form is AnswerForm.STREAM
-        call.place = state.acquire(request, weight(state, call), streamed, now, call.flow.service_class, call.carried)
-        for other in state.pools:
-            other.touch(state)
-        self._router.picked(state)
-        if pool.dispatched(cost, now):
-            self._accounts.lead(pool)
-        totals = book.totals
-        totals["model_calls"] += 1
-        if call.fallback is not None:
-            totals["fallbacks"] += 1
-        book.out.append(_order(call, state))
-        if self._hedger.enabled:
-            self._hedger.watch(call, now)
-
-    def hedge(self, call: Call, now: float) -> None:
-        """The first content of `call` is late: ask another instance as well, if one is open and the budget allows."""
-        state = self._hedger.place_for(call, now)
-        if state is None:
-            return
-        call.attempt += 1
-        call.tried += (state.instance.id,)
-        place = state.acquire(call.request, weight(state, call), True, now, call.flow.service_class)
-        call.hedge = Second(call.attempt, place)
-        for pool in state.pools:
-            pool.touch(state)
-        self._router.picked(state)
-        self._book.totals["model_calls"] += 1
-        self._book.totals["hedges"] += 1
-        self._book.out.append(_order(call, state, hedge=True))
-
-    def began(self, call: Call, place: Place, attempt: int, now: float) -> None:
-        """The first content of an attempt is here: it is the one that answers."""
-        if self._hedger.enabled:
-            self._hedger.began(call, place, attempt, now)
-            self.decide(call, attempt, now)
-            place = call.place or place
-        call.first = now
-        place.state.started(place, now)
-        if self.backlog.size:
-            self.touch(place.state)
-
-    def decide(self, call: Call, attempt: int, now: float) -> None:
-        """Of two attempts this one counts: the other is broken off and nobody is blamed. Harmless for one alone."""
-        if call.hedge is not None:
-            won = attempt == call.hedge.number
-            self._book.totals["hedges_won"] += won
-            number = call.number if won else call.hedge.number
-            self.drop(call, number, Outcome(Cause.ABORTED, detail="another instance began first"), now)
-            self._book.out.append(Abort(call.id, number))
-
-    def drop(self, call: Call, attempt: int, outcome: Outcome, now: float) -> None:
-        """One of two attempts is over: the other one goes on alone."""
-        second, place = call.hedge, call.place
-        if second is None or place is None:
-            raise RuntimeError("there are two attempts")
-        call.hedge = None
-        if attempt == second.number:
-            place = second.place
-        else:
-            call.number, call.place = second
-        self._give_back(call, attempt, place, outcome, now)
-
-    def release(self, call: Call, outcome: Outcome, now: float) -> str:
-        """Give back what the only running attempt holds and let its instance be judged. Returns the instance's id."""
-        place, leaf = call.place, call.leaf
-        if place is None or leaf is None or call.hedge is not None:
-            raise RuntimeError("a running call holds a place, and one only when it ends")
-        call.place = call.leaf = None
-        if call.hedging is not None:
-            self._hedger.over(call)
-        call.pool.tree.end(leaf)
-        return self._give_back(call, call.number, place, outcome, now)
-
-    def _give_back(self, call: Call, attempt: int, place: Place, outcome: Outcome, now: float) -> str:
-        state = place.state
-        state.release(place, outcome, self._settings.recovery, now)
-        if outcome.cause is not Cause.OK:
-            call.records += (_record(call, attempt, place, outcome, now),)
-        if self.backlog.size:
-            self.touch(state)
-        pool = call.pool
-        if pool.waited or pool.tree.root.queued:
-            self.dirty[pool] = None
-        return state.instance.id
+        self._attempts.send(call, state, entry.leaf, cost or 0.0, now)
 
     def _push(self, call: Call, order: tuple[float, float], hint: Hint) -> None:
         pool = call.pool
         call.entry = pool.tree.push(call, self._accounts.path(call.flow), order, hint)
         self.backlog.add(call)
-        if pool.queued(call.request) or self._fallbacks.any:
-            self.dirty[pool] = None
+        if pool.queued(call.request, call.entry) or self._fallbacks.any:
+            self._dirty[pool] = None
 
     def _wait(self, pool: Pool, now: float) -> None:
         """Nothing more can be sent: keep account of why, and wake when that may change by itself.
@@ -366,30 +260,6 @@ class Dispatcher:
         for state in pool.members:
             if not any(other.tree.root.queued for other in state.pools):
                 state.gate.shut_times.note("", now)
-
-
-def _order(call: Call, state: InstanceState, hedge: bool = False) -> Dispatch:
-    return Dispatch(
-        call.id,
-        call.attempt,
-        state.instance,
-        state.upstream(call.model),
-        call.request,
-        call.waited,
-        call.records[-1].cause if call.records else None,
-        call.resumes,
-        call.model,
-        call.fallback,
-        hedge,
-    )
-
-
-def _record(call: Call, attempt: int, place: Place, outcome: Outcome, now: float) -> AttemptRecord:
-    usage = outcome.usage if outcome.committed else None
-    made = 0 if usage is None else max(0, usage.completion - place.carried)
-    cause, status, detail = outcome.cause, outcome.status, outcome.detail
-    model = call.model if call.model != call.request.model else ""
-    return AttemptRecord(attempt, place.state.instance.id, place.entered, now, cause, status, detail, made, model)
 
 
 def _guest(leaf: Node[Call], call: Call) -> bool:

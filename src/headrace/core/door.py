@@ -151,20 +151,21 @@ class Door:
 
     def _barred(self, call: Call, now: float) -> Blocked | None:
         """Why `call` cannot even queue; where it helps, the newest call of a lower class makes room for it."""
-        turn = self._fallbacks.elsewhere(call, now)
+        turn = self._fallbacks.elsewhere(call, now) if call.rest else None
         if turn is not None:
             self._dispatcher.turn(call, turn)
         obstacle = blocked(call.choices, self._settings.recovery.longest_wait, now)
         if obstacle is not None:
             return obstacle
         backlog = self._dispatcher.backlog
+        if not backlog.bars(call):
+            return None
         if backlog.user_full(call):
             most = self._settings.queue.per_user
             return Blocked(Ending.BACKPRESSURE, errors.user_queue_full(most, call.pool.drains_in(most)))
-        if backlog.full:
-            full = Blocked(Ending.BACKPRESSURE, errors.queue_full(call.pool.drains_in(len(call.pool.tree))))
-            victim = backlog.displaceable(call)
-            if victim is None:
-                return full
-            self._endings.leave_all(victim, *full, now)
+        full = Blocked(Ending.BACKPRESSURE, errors.queue_full(call.pool.drains_in(len(call.pool.tree))))
+        victim = backlog.displaceable(call)
+        if victim is None:
+            return full
+        self._endings.leave_all(victim, *full, now)
         return None

@@ -6,6 +6,7 @@ from math import inf
 
 from headrace import errors
 from headrace.core.accounts import Accounts
+from headrace.core.attempts import Attempts
 from headrace.core.book import Book
 from headrace.core.dispatching import Dispatcher
 from headrace.core.fallback import Fallbacks, Turn
@@ -26,6 +27,7 @@ class Endings:
         self,
         settings: Settings,
         book: Book,
+        attempts: Attempts,
         dispatcher: Dispatcher,
         accounts: Accounts,
         recovery: Recovery,
@@ -33,6 +35,7 @@ class Endings:
     ) -> None:
         self._settings = settings
         self._book = book
+        self._attempts = attempts
         self._dispatcher = dispatcher
         self._accounts = accounts
         self._recovery = recovery
@@ -43,10 +46,10 @@ class Endings:
         if call.hedge is not None:
             if outcome.cause not in _FINAL and not outcome.committed:
                 call.failures += 1
-                self._dispatcher.drop(call, attempt, outcome, now)
+                self._attempts.drop(call, attempt, outcome, now)
                 return
-            self._dispatcher.decide(call, attempt, now)
-        instance = self._dispatcher.release(call, outcome, now)
+            self._attempts.decide(call, attempt, now)
+        instance = self._attempts.release(call, outcome, now)
         if outcome.cause is Cause.OK:
             self._succeed(call, outcome, instance, now)
             return
@@ -98,10 +101,10 @@ class Endings:
         ending, fault = _told(call, ending, fault)
         usage = _delivered(call)
         if call.state is State.RUNNING and call.place is not None:
-            self._dispatcher.decide(call, call.number, now)
+            self._attempts.decide(call, call.number, now)
             self._book.out.append(Abort(call.id, call.number))
             place = call.place
-            self._dispatcher.release(call, Outcome(Cause.ABORTED, detail=ending.value), now)
+            self._attempts.release(call, Outcome(Cause.ABORTED, detail=ending.value), now)
             self._accounts.abandon(call, place.entered, now, place.state.gate.prefill_seconds)
         else:
             self._dispatcher.unqueue(call)

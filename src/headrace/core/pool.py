@@ -23,6 +23,7 @@ from headrace.model import Request
 if TYPE_CHECKING:
     from headrace.core.hedging import FirstTokens
     from headrace.core.instance_state import InstanceState
+    from headrace.core.share import Entry
 
 _RATE_WINDOW = 2.0
 """Seconds over which a pool's capacity is measured."""
@@ -108,17 +109,21 @@ class Pool:
         """Whether the instance that `request` is bound to, if it is, is a member."""
         return request.only is None or any(member.instance.id == request.only for member in self.members)
 
-    def queued(self, request: Request) -> bool:
-        """`request` was queued just now; whether there may be room for it.
+    def queued(self, request: Request, entry: Entry[Call]) -> bool:
+        """`request` was queued just now as `entry`; whether something may go by it that could not go before.
 
-        Who may have been read in part before counts as the smallest there is.
+        Who may have been read in part before counts as the smallest there is. Where there is room for guests only, just
+        the one whose turn it is may go, and whoever stands behind another one of his user does not change who that is.
         """
-        tokens = 1 if request.prefix else max(1, request.prompt_tokens)
-        first = self.tree.root.queued == 1
-        if first or tokens < self.least:
+        tokens = 1 if request.prefix or request.prompt_tokens < 1 else request.prompt_tokens
+        if tokens < self.least or self.tree.root.queued == 1:
             self.least = tokens
             self.room = None
-        return self.room is not Room.NONE
+        room = self.room
+        if room is not Room.GUESTS or self._returning:
+            return room is not Room.NONE
+        leaf = entry.leaf
+        return leaf.queued == 1 or leaf.queue[0][1] is entry
 
     def holds_back(self, state: InstanceState, now: float) -> bool:
         """Whether `state`, which has just come back, gets nothing more now because others can take it (`core.ramp`)."""
@@ -146,22 +151,26 @@ class Pool:
 
     def look(self, now: float) -> Room:
         """For whom some instance has room for the smallest of the queued requests."""
+        touched, roomy = self._touched, self.roomy
         if self.room is None or self._returning:
             self._returning = False
-            self._touched.update(range(len(self.members)))
-        for at in self._touched:
+            touched.update(range(len(self.members)))
+        for at in touched:
             state = self.members[at]
             if state.ramp is not None:
                 self._returning = True
             room = self._ask(at, state, now)
-            if room is Room.NONE:
-                self.roomy.pop(state, None)
-            else:
-                self.roomy[state] = room
-        self._asked |= self._touched
-        self._touched.clear()
-        self.room = max(self.roomy.values(), default=Room.NONE)
-        return self.room
+            if room is not Room.NONE:
+                roomy[state] = room
+            elif state in roomy:
+                del roomy[state]
+        self._asked |= touched
+        touched.clear()
+        room = Room.NONE
+        if roomy:
+            room = Room.ANYBODY if Room.ANYBODY in roomy.values() else Room.GUESTS
+        self.room = room
+        return room
 
     def able(self) -> list[InstanceState]:
         """The instances to which something may be sent at all; as of the last `look`."""
@@ -194,7 +203,7 @@ class Pool:
             state.gate.shut_times.note(reason or "other", now)
             opens = state.opens_at(now) if reason in _AWAY or state.ramp is not None else state.gate.opens_at(now)
             self._opens[at] = inf if opens is None or opens <= now else opens
-        return min(self._opens, default=inf)
+        return min(self._opens) if self._opens else inf
 
     def dispatched(self, cost: float, now: float) -> bool:
         """Count a dispatch of `cost` for the measured drain rate and capacity; True when the capacity was renewed."""

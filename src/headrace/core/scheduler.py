@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from headrace import errors
 from headrace.core.accounts import Accounts
+from headrace.core.attempts import Attempts
 from headrace.core.book import Book
 from headrace.core.catalogue import Catalogue
 from headrace.core.dispatching import Dispatcher
@@ -94,10 +95,13 @@ class Scheduler:
         recovery = Recovery(settings.recovery, random)
         router = Router(settings.routing, settings.gate, random)
         self._fallbacks = Fallbacks(Catalogue(settings.models), self._fleet, random)
+        self._attempts = Attempts(settings, self._book, self._accounts, router)
         self._dispatcher = Dispatcher(
-            settings, self._book, self._fleet, self._accounts, router, recovery.budget, self._fallbacks
+            settings, self._book, self._fleet, self._accounts, router, self._attempts, recovery.budget, self._fallbacks
         )
-        self._endings = Endings(settings, self._book, self._dispatcher, self._accounts, recovery, self._fallbacks)
+        self._endings = Endings(
+            settings, self._book, self._attempts, self._dispatcher, self._accounts, recovery, self._fallbacks
+        )
         self._door = Door(settings, self._book, self._dispatcher, self._accounts, self._endings, self._fallbacks)
         self._prefixes = settings.routing.strategy is Strategy.FAIR_LOAD
         self._timers = self._book.timers
@@ -127,7 +131,7 @@ class Scheduler:
             self._take(event, now)
             if timers.soonest <= now or self._drain_until is not None:
                 self._expire(now)
-        if self._dispatcher.dirty:
+        if self._attempts.dirty:
             self._dispatcher.pump(now)
         if timers.soonest < self._announced or self._drain_until is not None:
             self._announce()
@@ -256,14 +260,14 @@ class Scheduler:
                 state = self._fleet.states.get(instance)
                 if state is not None:
                     if state.probed(event, now):
-                        self._dispatcher.touch(state)
+                        self._attempts.touch(state)
                     if now - state.down_since >= self._settings.health.grace:
                         self._forsake(now)
             case Reported(instance, report):
                 state = self._fleet.states.get(instance)
                 if state is not None:
                     state.reported(report, now)
-                    self._dispatcher.touch(state)
+                    self._attempts.touch(state)
             case Reconfigured(instances):
                 self._reconfigure(instances, now)
             case Draining(until):
@@ -290,7 +294,7 @@ class Scheduler:
                 state.breaker.trip(now)
             case Mended():
                 state.mend(now)
-        self._dispatcher.touch(state)
+        self._attempts.touch(state)
         if state.draining:
             for call in list(self._book.calls.values()):
                 queued = call.state in (State.QUEUED, State.WAITING)
@@ -306,12 +310,12 @@ class Scheduler:
             return
         if type(event) is Started:
             if call.first is None:
-                self._dispatcher.began(call, place, attempt, now)
+                self._attempts.began(call, place, attempt, now)
         elif attempt == call.number:
             call.produced += event.tokens
             self._accounts.progress(call, now)
             place.state.progressed(place, event.tokens, now)
-            self._dispatcher.touch(place.state)
+            self._attempts.touch(place.state)
 
     # ------------------------------------------------------------------ time and change
 
@@ -325,7 +329,7 @@ class Scheduler:
                 case Call(state=State.WAITING):
                     self._dispatcher.enqueue(subject, now, head=True)
                 case Call(state=State.RUNNING):
-                    self._dispatcher.hedge(subject, now)
+                    self._attempts.hedge(subject, now)
                 case Call():
                     pass
                 case Pool():
