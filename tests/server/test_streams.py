@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -10,17 +12,25 @@ from headrace import errors
 from headrace.model import AnswerForm, CacheResult, Ending
 from headrace.server.exchange import HIGH_WATER
 from headrace.server.settings import ServerSettings
-from tests.server.fakes import CHAT, DONE, FINISH, WHOLE, FakeGateway, chunk, front_door
+from tests.server.fakes import CHAT, DONE, FINISH, WHOLE, FakeGateway, FakeReply, RawClient, chunk, front_door
 
 STREAM = {**CHAT, "stream": True}
 
 
+@asynccontextmanager
+async def asked(
+    body: Mapping[str, object], headers: Mapping[str, str] | None = None, settings: ServerSettings | None = None
+) -> AsyncIterator[tuple[RawClient, FakeReply]]:
+    """A caller who has asked for a chat, and the gateway's side of it."""
+    gateway = FakeGateway()
+    async with front_door(gateway, settings) as front, front.client() as client:
+        client.post("/v1/chat/completions", body, headers)
+        yield client, await gateway.arrived()
+
+
 async def test_the_first_frame_reaches_the_client_before_the_second_exists() -> None:
     """Streaming is real: nothing waits for more."""
-    gateway = FakeGateway()
-    async with front_door(gateway) as front, front.client() as client:
-        client.post("/v1/chat/completions", STREAM)
-        reply = await gateway.arrived()
+    async with asked(STREAM) as (client, reply):
         reply.begin()
         reply.write(chunk("one"))
         status, _ = await client.head()
@@ -36,10 +46,7 @@ async def test_the_first_frame_reaches_the_client_before_the_second_exists() -> 
 
 async def test_a_streams_headers_say_who_answered_and_how() -> None:
     """Proxies must not buffer, and the caller learns instance, model, attempts, wait, cache and class."""
-    gateway = FakeGateway()
-    async with front_door(gateway) as front, front.client() as client:
-        client.post("/v1/chat/completions", STREAM, {"x-request-id": "abc-1", "x-headrace-class": "batch"})
-        reply = await gateway.arrived()
+    async with asked(STREAM, {"x-request-id": "abc-1", "x-headrace-class": "batch"}) as (client, reply):
         reply.begin(cache=CacheResult.JOINED)
         reply.write(DONE)
         reply.end()
@@ -63,10 +70,7 @@ async def test_a_streams_headers_say_who_answered_and_how() -> None:
 
 async def test_bytes_that_come_together_leave_together() -> None:
     """What is pushed in one turn of the loop is one message, not one each."""
-    gateway = FakeGateway()
-    async with front_door(gateway) as front, front.client() as client:
-        client.post("/v1/chat/completions", STREAM)
-        reply = await gateway.arrived()
+    async with asked(STREAM) as (client, reply):
         reply.begin()
         for text in "abc":
             reply.write(chunk(text))
@@ -79,10 +83,7 @@ async def test_bytes_that_come_together_leave_together() -> None:
 
 async def test_a_failure_in_mid_stream_is_one_error_event_and_a_proper_end() -> None:
     """No `[DONE]`, no invented finish, and the connection can be used again."""
-    gateway = FakeGateway()
-    async with front_door(gateway) as front, front.client() as client:
-        client.post("/v1/chat/completions", STREAM)
-        reply = await gateway.arrived()
+    async with asked(STREAM) as (client, reply):
         reply.begin()
         reply.write(chunk("half"))
         reply.end(Ending.STREAM_BROKEN, errors.stream_incomplete())
@@ -135,10 +136,7 @@ async def test_what_will_fail_again_says_so() -> None:
 
 async def test_a_whole_answer_is_one_body_with_its_length() -> None:
     """The engine's JSON arrives byte for byte, with the same headers a stream has."""
-    gateway = FakeGateway()
-    async with front_door(gateway) as front, front.client() as client:
-        client.post("/v1/chat/completions", CHAT)
-        reply = await gateway.arrived()
+    async with asked(CHAT) as (client, reply):
         reply.begin(AnswerForm.WHOLE)
         reply.write(WHOLE)
         reply.end()
@@ -150,10 +148,7 @@ async def test_a_whole_answer_is_one_body_with_its_length() -> None:
 
 async def test_a_caller_without_a_stream_joins_a_stream() -> None:
     """Frames become one JSON object of the same text."""
-    gateway = FakeGateway()
-    async with front_door(gateway) as front, front.client() as client:
-        client.post("/v1/chat/completions", CHAT)
-        reply = await gateway.arrived()
+    async with asked(CHAT) as (client, reply):
         assert reply.reader.wants_usage
         reply.begin(AnswerForm.STREAM, CacheResult.HIT)
         for frame in (chunk("hel"), chunk("lo"), FINISH, DONE):
@@ -170,10 +165,7 @@ async def test_a_caller_without_a_stream_joins_a_stream() -> None:
 @pytest.mark.parametrize("stream", [True, False])
 async def test_nonsense_that_only_translation_discovers_is_502(nonsense: bytes, stream: bool) -> None:
     """What passed unread and cannot be translated is the engine's failure, told as such."""
-    gateway = FakeGateway()
-    async with front_door(gateway) as front, front.client() as client:
-        client.post("/v1/chat/completions", {**CHAT, "stream": stream})
-        reply = await gateway.arrived()
+    async with asked({**CHAT, "stream": stream}) as (client, reply):
         reply.begin(AnswerForm.WHOLE if stream else AnswerForm.STREAM)
         reply.write(nonsense if stream else b"data: " + nonsense + b"\n\n")
         reply.end()
@@ -184,10 +176,7 @@ async def test_nonsense_that_only_translation_discovers_is_502(nonsense: bytes, 
 @pytest.mark.parametrize("include_usage", [True, False])
 async def test_a_streaming_caller_gets_a_whole_answer_as_a_stream(include_usage: bool) -> None:
     """One JSON body becomes events, with a usage chunk only for those who asked for one."""
-    gateway = FakeGateway()
-    async with front_door(gateway) as front, front.client() as client:
-        client.post("/v1/chat/completions", {**STREAM, "stream_options": {"include_usage": include_usage}})
-        reply = await gateway.arrived()
+    async with asked({**STREAM, "stream_options": {"include_usage": include_usage}}) as (client, reply):
         assert reply.reader.wants_usage is include_usage
         reply.begin(AnswerForm.WHOLE)
         reply.write(WHOLE)
@@ -287,10 +276,7 @@ async def test_a_caller_who_takes_nothing_for_too_long_is_cut_off() -> None:
 
 async def test_an_answer_too_large_to_collect_is_refused_and_not_waited_for() -> None:
     """Collecting is bounded: past the limit the caller gets 502 and the engine is let go."""
-    gateway = FakeGateway()
-    async with front_door(gateway, ServerSettings(answer_limit=1000)) as front, front.client() as client:
-        client.post("/v1/chat/completions", CHAT)
-        reply = await gateway.arrived()
+    async with asked(CHAT, settings=ServerSettings(answer_limit=1000)) as (client, reply):
         reply.begin(AnswerForm.WHOLE)
         reply.write(b"x" * 1001)
         assert reply.cancelled == 1
