@@ -23,6 +23,7 @@ from headrace.cli.bench import bench
 from headrace.cli.bench_tables import live_table, seconds, service_table, verdict, waits_tables
 from headrace.testing import MockEngine, run_virtual
 from tests.bench.world import Slots
+from tests.patience import GUARD
 
 
 class Engine:
@@ -44,7 +45,7 @@ class Engine:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(GUARD)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -120,7 +121,7 @@ def test_ctrl_c_ends_it_with_the_tables(engine: str) -> None:
         assert process.stderr is not None
         assert process.stderr.readline() == "Asking m for 600 s.\n"
         process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=30)
+        out, errors = process.communicate(timeout=GUARD)
     assert (process.returncode, errors) == (130, "")
     assert "Ended early, after" in out
     assert "light-2" in out

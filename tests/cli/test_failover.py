@@ -21,6 +21,7 @@ from headrace.cli.failover.scene import Story, play
 from headrace.cli.failover.screen import ending, opening, progress
 from headrace.cli.failover.stage import ENGINES, EVERYBODY, JSON_USER, USERS, Timetable
 from headrace.testing import run_virtual
+from tests.patience import GUARD
 
 SETTLE = 0.002
 """Real seconds of silence on all sockets after which virtual time jumps."""
@@ -65,12 +66,12 @@ def check(story: Story) -> None:
     assert totals["probes"] >= 1
     assert totals["answered"] == totals["asked"] - 1
     assert totals["answered_since_back"] >= 2
-    assert story.seconds < 18.0
 
 
 def test_streams_go_on_elsewhere_and_nobody_else_notices(story: Story) -> None:
     """Each answer is whole but the one that could not go on, and that one's reader was told by an error."""
     check(story)
+    assert story.seconds < 18.0
     assert all(turn.exact for user in USERS for turn in story.turns[user])
     (broken,) = (turn for turn in story.turns[JSON_USER] if not turn.exact)
     assert broken.told
@@ -199,5 +200,5 @@ def test_its_options_are_its_own() -> None:
 
 @pytest.mark.slow
 def test_the_scene_as_it_is_played() -> None:
-    """On the real clock it shows the same."""
-    check(asyncio.run(play(Timetable())))
+    """On the real clock it shows the same; on a busy machine it may take longer."""
+    check(asyncio.run(play(Timetable(longest=GUARD))))

@@ -16,6 +16,7 @@ import pytest
 from headrace.cli import Refused
 from headrace.cli.serve import serve
 from headrace.sim.trace import read
+from tests.patience import GUARD
 
 
 def test_a_served_request_is_in_the_journal(tmp_path: Path) -> None:
@@ -37,14 +38,14 @@ def test_a_served_request_is_in_the_journal(tmp_path: Path) -> None:
         port = next(
             int(found.group(1)) for line in process.stdout if (found := re.search(r"127\.0\.0\.1:(\d+) ", line))
         )
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD)
         body = json.dumps({"model": "echo", "messages": [{"role": "user", "content": "MY SECRET"}], "max_tokens": 9})
         headers = {"content-type": "application/json", "x-headrace-user": "ann"}
         connection.request("POST", "/v1/chat/completions", body, headers)
         assert connection.getresponse().status == 200
         connection.close()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=GUARD) == 0
     text = (tmp_path / "traffic.ndjson").read_text(encoding="utf-8")
     header, line = map(json.loads, text.splitlines())
     assert header["headrace_journal"] == 1

@@ -19,6 +19,7 @@ from headrace.cli import Refused
 from headrace.cli.serve import serve, server_settings
 from headrace.config import Config
 from headrace.server import ServerSettings
+from tests.patience import GUARD
 
 
 def test_defaults_are_those_of_the_server() -> None:
@@ -62,10 +63,10 @@ def test_it_says_where_it_listens_and_stops_well(process: subprocess.Popen[str])
     assert found is not None
     body = re.search(r"-d '(.*)'", lines[-1])
     assert body is not None
-    connection = http.client.HTTPConnection("127.0.0.1", int(found.group(1)), timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", int(found.group(1)), timeout=GUARD)
     connection.request("POST", "/v1/chat/completions", body.group(1), {"content-type": "application/json"})
     answer = json.loads(connection.getresponse().read())
     connection.close()
     assert "Hello" in answer["choices"][0]["message"]["content"]
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=GUARD) == 0

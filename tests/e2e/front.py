@@ -19,9 +19,7 @@ from headrace.model import Decision, Event, InstanceView, Sealed
 from headrace.server import hosted
 from headrace.testing import Changes, MockEngine, ScriptedEngine
 from tests.e2e.client import Client, client
-
-GUARD = 10.0
-"""Longest wait for something a test is sure of, in seconds of the loop's clock."""
+from tests.patience import GUARD
 
 
 class Front:

@@ -14,13 +14,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from headrace.testing import Changes
+from tests.patience import GUARD
 
 _MAIN = "import sys; from headrace.cli import main; main(sys.argv[1:])"
 _URL = re.compile(r"http://127\.0\.0\.1:\d+")
 _LISTENS = re.compile(r"Listening on|Ctrl-C stops it")
 _LINES_KEPT = 20_000
-GUARD = 30.0
-"""Longest wait for anything a process does, in seconds: a busy machine starts Python slowly."""
 
 
 class Program:
@@ -73,9 +72,9 @@ class Program:
         """Send it a signal."""
         self._process.send_signal(number)
 
-    async def ended(self, within: float = GUARD) -> int:
+    async def ended(self) -> int:
         """Wait for its end; the exit code, negative for a signal."""
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(GUARD):
             await asyncio.gather(*self._readers)
             return await self._process.wait()
 

@@ -14,9 +14,7 @@ from urllib.parse import urlsplit
 
 from headrace.testing import Changes
 from tests.e2e.client import CHAT, chat
-
-GUARD = 10.0
-"""Longest wait for something a test is sure of, in seconds of the loop's clock."""
+from tests.patience import GUARD
 
 Headers = Sequence[tuple[str, str]]
 

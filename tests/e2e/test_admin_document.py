@@ -28,6 +28,7 @@ from headrace.build import build
 from headrace.cli.serve import server_settings
 from headrace.config import Config
 from headrace.server import hosted
+from tests.patience import GUARD
 
 pytestmark = pytest.mark.slow
 
@@ -60,19 +61,19 @@ def running() -> Iterator[str]:
     with structlog.testing.capture_logs():
         thread = threading.Thread(target=asyncio.run, args=(serve(),))
         thread.start()
-        assert ready.wait(30)
+        assert ready.wait(GUARD)
         ((loop, url),) = found
         try:
             yield url
         finally:
             loop.call_soon_threadsafe(stop.set)
-            thread.join(30)
+            thread.join(GUARD)
 
 
 def test_every_answer_is_one_that_the_document_names() -> None:
     """No 5xx, and no status, media type or body that is not in the document, for good and for broken requests."""
     with running() as url:
-        document = requests.get(f"{url}/openapi.json", timeout=10).json()
+        document = requests.get(f"{url}/openapi.json", timeout=GUARD).json()
         schema = schemathesis.openapi.from_dict(document).exclude(path=STREAMS)
         operations = [result.ok() for result in schema.get_all_operations() if isinstance(result, Ok)]
         assert len(operations) >= 20
@@ -96,7 +97,7 @@ def obeys(operation: APIOperation[Any, Any, Any, Any], mode: schemathesis.Genera
         if mode is schemathesis.GenerationMode.POSITIVE and case.method != "DELETE" and "/dlq" not in case.path:
             # An instance that is there: made-up names lead to 404 only.
             case.path_parameters = dict.fromkeys(case.path_parameters or (), "a")
-        case.call_and_validate(base_url=url, timeout=20, checks=CHECKS)
+        case.call_and_validate(base_url=url, timeout=GUARD, checks=CHECKS)
 
     try:
         holds()

@@ -18,7 +18,8 @@ from headrace.runtime.stores.sql import SqlDeadLetters
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, steps
 from tests.e2e.client import chat, client
 from tests.e2e.front import Front, front
-from tests.e2e.process import GUARD, Program, program, run, serving
+from tests.e2e.process import Program, program, run, serving
+from tests.patience import GUARD
 from tests.runtime.virtual import virtually
 
 BROKEN = steps.json(500, {"error": {"message": "boom", "type": "internal_error"}})
@@ -272,6 +273,7 @@ async def test_a_replay_that_was_killed_is_not_repeated_unless_somebody_says_so(
 
     assert (again, calls) == (1, 1)
     assert "another replay has it" in trouble
+    assert "0 of 1 letters were answered" in trouble
     assert "(being replayed)" in " ".join(listed.split())
     assert (released, code) == ("released 1 letters", 0)
     assert json.loads(answer)["answer"]["choices"][0]["message"]["content"] == "at last"

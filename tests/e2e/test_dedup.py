@@ -9,7 +9,8 @@ import pytest
 
 from headrace.testing import ScriptedConnection, ScriptedEngine, steps
 from tests.e2e.client import CHAT, Heard, chat, next_event
-from tests.e2e.front import GUARD, Front, front
+from tests.e2e.front import Front, front
+from tests.patience import GUARD
 
 PATIENT: Mapping[str, Mapping[str, object]] = {
     "load_balancer": {"cooldown_seconds": 0.001},

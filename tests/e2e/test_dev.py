@@ -13,6 +13,7 @@ import pytest
 from headrace.cli.dev.child import Child
 from headrace.cli.dev.run import PACKAGE, broken, concerns_engines
 from tests.e2e.process import Program, program, run
+from tests.patience import GUARD
 
 CONFIG = "instances: [{id: own, engine: echo, models: [MODEL]}]\ndead_letters: {path: null}\n"
 
@@ -24,7 +25,7 @@ async def answers(gateway: str, model: str) -> bool:
         body = {"model": model, "max_tokens": 2, "messages": [{"role": "user", "content": "Hello"}]}
         headers = {"content-type": "application/json"}
         request = Request(f"{gateway}/v1/chat/completions", json.dumps(body).encode(), headers)
-        with build_opener(ProxyHandler({})).open(request, timeout=20) as response:
+        with build_opener(ProxyHandler({})).open(request, timeout=GUARD) as response:
             return bool(json.loads(response.read())["choices"])
 
     return await asyncio.to_thread(ask)
@@ -91,7 +92,7 @@ async def test_one_that_dies_is_said_and_started_again() -> None:
             twice.set()
 
     task = asyncio.create_task(Child("dying", ("version",), {}, say).run())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(GUARD):
         await twice.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -14,7 +14,8 @@ from headrace.testing import Changes, ScriptedConnection, ScriptedEngine, guarde
 from headrace.testing.connection import Step
 from headrace.wire.queue_notes import read_queued_note
 from tests.e2e.client import chat, next_event
-from tests.e2e.front import GUARD, Front, front
+from tests.e2e.front import Front, front
+from tests.patience import GUARD
 from tests.runtime.virtual import later, virtually
 
 LONG = 10_000.0

@@ -15,6 +15,7 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from headrace.testing import ScriptedEngine, steps
 from tests.e2e.process import Program, program, serving
+from tests.patience import GUARD
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -23,7 +24,7 @@ HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello fr
 
 @asynccontextmanager
 async def _sdk(url: str, retries: int = 0) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=retries, timeout=30) as sdk:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=retries, timeout=GUARD) as sdk:
         yield sdk
 
 

@@ -16,6 +16,8 @@ from structlog.testing import capture_logs
 from headrace.testing import MockEngine
 from tests.e2e.client import chat
 from tests.e2e.front import Front, front
+from tests.patience import GUARD
+from tests.runtime.virtual import later, virtually
 
 CALLERS = 40
 ARMED = 6
@@ -55,7 +57,9 @@ FAULTS: tuple[Mapping[str, object], ...] = (
 )
 
 
-async def _caller(gate: Front, engines: list[MockEngine], random: Random, until: float, seen: Counter[str]) -> None:
+async def _caller(
+    gate: Front, engines: list[MockEngine], random: Random, until: float, pause: float, seen: Counter[str]
+) -> None:
     """Asks one thing after another, breaks something at times, and leaves when it feels like it."""
     loop = asyncio.get_running_loop()
     while loop.time() < until:
@@ -72,19 +76,24 @@ async def _caller(gate: Front, engines: list[MockEngine], random: Random, until:
         headers = {"x-headrace-user": f"u{random.randrange(6)}"}
         if random.random() < 0.1:
             headers["x-headrace-deadline"] = f"{random.random() / 4:.3f}"
-        patience = random.random() / 10 if random.random() < 0.25 else 30.0
+        patience = random.random() / 10 if random.random() < 0.25 else GUARD
         try:
             async with asyncio.timeout(patience):
                 answer = await gate.client.ask(body, headers)
         except TimeoutError:
-            assert patience < 30, "an answer never came"
+            assert patience < GUARD, "an answer never came"
             seen["left"] += 1
         else:
             seen[f"{answer.status}"] += 1
+        if pause:
+            await later(random.random() * pause)
 
 
-async def _storm(seconds: float) -> Counter[str]:
-    """Let it blow for so long, then check that the books balance; what the callers saw."""
+async def _storm(seconds: float, pause: float = 0.0) -> Counter[str]:
+    """Let it blow for so long, then check that the books balance; what the callers saw.
+
+    On virtual time callers must `pause` for up to so long between two questions: no time passes while they are refused.
+    """
     seen: Counter[str] = Counter()
     mistakes: list[dict[str, Any]] = []
     loop, random = asyncio.get_running_loop(), Random(SEED)
@@ -97,7 +106,8 @@ async def _storm(seconds: float) -> Counter[str]:
         logs = stack.enter_context(capture_logs())
         gate = await stack.enter_async_context(front(*engines, **SECTIONS))
         until = loop.time() + seconds
-        await asyncio.gather(*(_caller(gate, engines, Random(random.random()), until, seen) for _ in range(CALLERS)))
+        callers = [_caller(gate, engines, Random(random.random()), until, pause, seen) for _ in range(CALLERS)]
+        await asyncio.gather(*callers)
         await gate.idle()
         for engine in engines:
             await engine.until(lambda stats: (stats.running, stats.waiting) == (0, 0))
@@ -116,10 +126,11 @@ async def _storm(seconds: float) -> Counter[str]:
     return seen
 
 
+@virtually
 async def test_a_short_storm_leaves_nothing_behind() -> None:
     """Three seconds of faults and callers who leave: accepted is answered + failed + cancelled, every count is back
     at zero, no traceback is logged, and no caller sees a status that is not in the book."""
-    seen = await _storm(3.0)
+    seen = await _storm(3.0, pause=0.05)
 
     assert set(seen) <= {"left", "200", "400", "429", "502", "503", "504"}
 

@@ -323,7 +323,7 @@ async def test_a_deadline_in_mid_stream() -> None:
     ("name", "value", "stream", "seconds"),
     [
         ("x-headrace-deadline", "3.5", True, 3.5),
-        ("x-headrace-deadline", "{in 8}", False, 8.0),
+        ("x-headrace-deadline", "Unix time", False, 80.0),
         ("x-headrace-deadline", "0", False, 0.0),
         ("x-stainless-read-timeout", "6", False, 6.0),
         ("x-stainless-read-timeout", "6", True, 120.0),
@@ -334,13 +334,14 @@ async def test_a_deadline_in_mid_stream() -> None:
 @virtually
 async def test_how_a_deadline_is_told(name: str, value: str, stream: bool, seconds: float) -> None:
     """Seconds from now or a Unix time; else the read timeout of the official SDKs, which bounds whole answers only."""
-    if value.startswith("{"):
-        value = str(time() + seconds)
+    dated = value == "Unix time"
     async with engine_with(steps.hang()) as engine, front(engine, routing=ONCE) as gate:
-        answer, took = await timed(gate.client.url, {**chat(), "stream": stream}, (name, value))
+        told = str(time() + seconds) if dated else value
+        answer, took = await timed(gate.client.url, {**chat(), "stream": stream}, (name, told))
         await gate.idle()
     assert answer.status == 504
-    assert took == pytest.approx(seconds, abs=0.5)
+    # The real clock goes on while a busy machine does other things.
+    assert seconds - (10.0 if dated else 0.5) <= took <= seconds + 0.5
 
 
 @pytest.mark.parametrize("value", ["soon", "-1", "nan", "inf", ""])

@@ -9,13 +9,11 @@ from headrace.runtime.direct_upstream import DirectUpstream
 from headrace.runtime.upstream import Client, Connection, Failure, Upstream
 from headrace.testing import ScriptedEngine, guarded
 from headrace.wire.adapters import EngineRequest
+from tests.patience import GUARD
 
 ASK = EngineRequest("POST", "/v1/chat/completions", (("Content-Type", "application/json"),), b'{"model":"m"}')
 CLIENTS = (Upstream, DirectUpstream)
 """Both keep the same promises."""
-GUARD = 10.0
-WITHIN = 1.0
-"""Seconds in which an engine must see that its peer has closed."""
 
 
 class Listener:

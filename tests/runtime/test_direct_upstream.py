@@ -15,7 +15,8 @@ from headrace.runtime.failures import Failure
 from headrace.runtime.unpacking import MOST_AT_ONCE
 from headrace.testing import ScriptedConnection, ScriptedEngine, run_virtual, steps
 from headrace.wire.adapters import EngineRequest
-from tests.runtime.listener import ASK, WITHIN, Listener, ask, turns
+from tests.patience import GUARD
+from tests.runtime.listener import ASK, Listener, ask, turns
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 
@@ -89,7 +90,7 @@ async def test_unasked_bytes_on_a_free_link_close_it(upstream: DirectUpstream, e
     engine.once(script)
     await served(upstream, engine)
     late.set()
-    await engine.until(lambda: engine.closed_by_peer == 1, WITHIN)
+    await engine.until(lambda: engine.closed_by_peer == 1)
     assert (await served(upstream, engine)).body != b"bad"
 
 
@@ -155,7 +156,7 @@ async def test_an_answer_that_comes_before_the_request_is_read(upstream: DirectU
     upstream.open(address, EngineRequest("POST", "/", (), b"x" * 64_000_000), listener, 5.0)
     assert await listener.ended() is None
     assert (listener.status, listener.body) == (413, b"no")
-    await asyncio.wait_for(closed.wait(), 10.0)
+    await asyncio.wait_for(closed.wait(), GUARD)
     server.close()
     await server.wait_closed()
 
@@ -214,7 +215,7 @@ async def test_links_are_told_apart_by_where_they_lead(upstream: DirectUpstream,
     place_of.cache_clear()
     opening.cache_clear()
     listener = Listener()
-    upstream.open(f"{engine.url}/", ASK, listener, WITHIN)
+    upstream.open(f"{engine.url}/", ASK, listener, GUARD)
     assert await listener.ended() is None
     assert engine.connections == 1
 

@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from headrace.runtime.upstream import Client, Failure, UpstreamFailed
 from headrace.testing import Script, ScriptedConnection, ScriptedEngine, guarded, run_virtual, steps
 from headrace.wire.adapters import EngineRequest
-from tests.runtime.listener import ASK, CLIENTS, GUARD, WITHIN, Listener, ask, turns
+from tests.patience import GUARD
+from tests.runtime.listener import ASK, CLIENTS, Listener, ask, turns
 
 # ------------------------------------------------------------------------------------------------------------ aborting
 
@@ -24,7 +25,7 @@ async def test_abort_before_the_head(upstream: Client, engine: ScriptedEngine) -
     await engine.got(1)
     connection.abort()
     connection.abort()
-    await engine.until(lambda: engine.closed_by_peer == 1, WITHIN)
+    await engine.until(lambda: engine.closed_by_peer == 1)
     assert (listener.status, listener.pieces, listener.endings) == (0, [], [])
 
 
@@ -37,7 +38,7 @@ async def test_abort_in_the_middle(upstream: Client, engine: ScriptedEngine, pau
     if paused:
         connection.pause()
     connection.abort()
-    await engine.until(lambda: engine.closed_by_peer == 1, WITHIN)
+    await engine.until(lambda: engine.closed_by_peer == 1)
     connection.resume()
     await turns()
     assert not listener.endings
@@ -56,7 +57,7 @@ async def test_abort_while_the_engine_floods_a_paused_reader(upstream: Client, e
     listener.on_data = connection.pause
     await listener.until(lambda: bool(listener.pieces))
     connection.abort()
-    await engine.until(lambda: engine.closed_by_peer == 1, WITHIN)
+    await engine.until(lambda: engine.closed_by_peer == 1)
     assert not listener.endings
 
 
@@ -98,7 +99,7 @@ async def test_abort_from_inside_the_sink(upstream: Client, engine: ScriptedEngi
         listener, connection = ask(upstream, engine)
         setattr(listener, callback, connection.abort)
         await listener.until(lambda listener=listener: bool(listener.status))  # type: ignore[misc]
-        await engine.until(lambda: engine.open_connections == 0, WITHIN)
+        await engine.until(lambda: engine.open_connections == 0)
         assert not listener.endings
 
 
@@ -124,7 +125,7 @@ async def test_closing_aborts_what_runs(upstream: Client, engine: ScriptedEngine
         ask(upstream, engine)
     await engine.got(3)
     await upstream.close()
-    await engine.until(lambda: engine.closed_by_peer == 3, WITHIN)
+    await engine.until(lambda: engine.closed_by_peer == 3)
     assert upstream.running == 0
 
 
@@ -185,7 +186,7 @@ async def test_a_sink_that_raises_ends_its_own_attempt_only(
         setattr(listener, callback, fail)
         assert await listener.ended() is Failure.PROTOCOL
     assert [entry["event"] for entry in logs] == ["upstream_sink_failed"]
-    await engine.until(lambda: engine.closed_by_peer == 1, WITHIN)
+    await engine.until(lambda: engine.closed_by_peer == 1)
     other, _ = ask(upstream, engine)
     assert await other.ended() is None
 
@@ -213,7 +214,7 @@ async def test_fetch_is_bounded_in_bytes(upstream: Client, engine: ScriptedEngin
     with pytest.raises(UpstreamFailed) as raised:
         await upstream.fetch(engine.url, ASK, GUARD, 100_000)
     assert raised.value.failure is Failure.PROTOCOL
-    await engine.until(lambda: engine.closed_by_peer == 1, WITHIN)
+    await engine.until(lambda: engine.closed_by_peer == 1)
 
 
 async def test_fetch_translates_what_breaks(upstream: Client, engine: ScriptedEngine) -> None:
@@ -240,7 +241,7 @@ def test_fetch_is_bounded_in_time(client: Callable[[], Client], script: Script) 
                 await upstream.fetch(engine.url, ASK, 5.0, 1000)
             assert raised.value.failure is Failure.TIMEOUT
             assert 5.0 <= asyncio.get_running_loop().time() <= 6.0
-            await engine.until(lambda: engine.closed_by_peer == 1, WITHIN)
+            await engine.until(lambda: engine.closed_by_peer == 1)
             await upstream.close()
 
     run_virtual(story(), settle=0.02)

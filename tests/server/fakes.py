@@ -37,12 +37,10 @@ from headrace.server.connections import Connections
 from headrace.server.health import Health
 from headrace.server.settings import ServerSettings
 from headrace.testing import Changes, guarded
+from tests.patience import GUARD
 
 if TYPE_CHECKING:
     from headrace.server.admin.ports import AdminPort
-
-GUARD = 30.0
-"""Longest real wait in seconds for something a test is sure of."""
 
 DOORS = ("direct", "asgi")
 """How the most used routes are served: on the connection, or as by any ASGI server."""

@@ -21,7 +21,8 @@ from headrace.server.connections import Connections
 from headrace.server.intake import Intake
 from headrace.server.settings import ServerSettings
 from headrace.testing import guarded
-from tests.server.fakes import GUARD, RawClient
+from tests.patience import GUARD
+from tests.server.fakes import RawClient
 
 HERE = {"host": "127.0.0.1"}
 
@@ -179,5 +180,5 @@ def test_a_gateway_that_nobody_administers_does_not_load_it() -> None:
         "import sys, headrace.build, headrace.server, headrace.server.connection, headrace.cli.serve\n"
         "print(sorted(name for name in ('fastapi', 'fastapi_swagger', 'opentelemetry') if name in sys.modules))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=GUARD)
     assert run.stdout == "[]\n"

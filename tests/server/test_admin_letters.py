@@ -18,9 +18,9 @@ from headrace.runtime.stores.ndjson import export_line
 from headrace.testing import ScriptedEngine, guarded, steps
 from tests.e2e.client import chat, next_event
 from tests.e2e.front import Front, front
+from tests.patience import GUARD
 from tests.runtime.letters import letter, shed
 
-GUARD = 30.0
 BODY = json.dumps(chat("again")).encode()
 LINES = "application/x-ndjson"
 

@@ -17,7 +17,8 @@ from headrace.server import ServerSettings, listen, run, serve
 from headrace.server import serving as serving_module
 from headrace.server.serving import DrainingServer, make_server
 from headrace.testing import guarded
-from tests.server.fakes import CHAT, DONE, GUARD, FakeGateway, RawClient, chunk
+from tests.patience import GUARD
+from tests.server.fakes import CHAT, DONE, FakeGateway, RawClient, chunk
 
 STREAM = {**CHAT, "stream": True}
 

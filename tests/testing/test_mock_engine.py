@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.testing import MockEngine, guarded, run_virtual
+from tests.patience import GUARD
 
 
 @pytest.fixture
@@ -131,8 +132,8 @@ async def test_the_first_token_is_sent_before_the_second_is_made(http: aiohttp.C
     async with MockEngine(model="m", speed=1000) as engine:
         engine.inject("stall", after=1, seconds=1e6)
         async with http.post(f"{engine.url}/v1/chat/completions", json=_chat(stream=True)) as response:
-            role = await guarded(response.content.readuntil(b"\n\n"), 5.0, "the role chunk")
-            first = await guarded(response.content.readuntil(b"\n\n"), 5.0, "the first content")
+            role = await guarded(response.content.readuntil(b"\n\n"), GUARD, "the role chunk")
+            first = await guarded(response.content.readuntil(b"\n\n"), GUARD, "the first content")
             assert b'"role":"assistant"' in role
             assert b'"content":"one"' in first
             assert engine.stats.running == 1

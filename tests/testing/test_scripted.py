@@ -8,14 +8,15 @@ import aiohttp
 import pytest
 
 from headrace.testing import GuardExpired, Script, ScriptedConnection, ScriptedEngine, run_virtual, steps
+from tests.patience import GUARD
 
 _CHAT = b'{"model":"m","stream":true}'
 
 
 @pytest.fixture
 async def engine() -> AsyncIterator[ScriptedEngine]:
-    """An engine with a short guard."""
-    async with ScriptedEngine(guard=5.0) as engine:
+    """An engine that says hello."""
+    async with ScriptedEngine() as engine:
         yield engine
 
 
@@ -37,7 +38,7 @@ class Peer:
     async def read_all(self) -> bytes:
         """Everything until the engine closes; then this side closes too."""
         try:
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(GUARD):
                 return await self.reader.read()
         finally:
             self.writer.close()
@@ -75,7 +76,7 @@ async def test_a_peer_in_the_same_loop_reads_each_write_by_itself(engine: Script
     port = int(engine.url.rpartition(":")[2])
     transport, recorder = await asyncio.get_running_loop().create_connection(Recorder, "127.0.0.1", port)
     transport.write(b"POST / HTTP/1.1\r\n\r\n")
-    await asyncio.wait_for(recorder.ended.wait(), 5.0)
+    await asyncio.wait_for(recorder.ended.wait(), GUARD)
 
     assert reads[1:] == [b"h", b"e", b"l", b"l", b"o"]
 

@@ -43,7 +43,7 @@ class ScriptedEngine:
         self,
         default: Script | None = None,
         *,
-        guard: float = 10.0,
+        guard: float = 120.0,
         name: str = "scripted",
         tls: ssl.SSLContext | None = None,
     ) -> None:
