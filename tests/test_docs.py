@@ -17,6 +17,7 @@ from typer.main import get_command
 from headrace.cli import COMMANDS, build
 from headrace.config import load
 from headrace.config.reading import parsed, validated
+from headrace.runtime.journal import Line
 from tests.documents import DOCUMENTS, ROOT, blocks, commands
 
 _LINK = re.compile(r"\]\(([^)#\s]*)#?([^)\s]*)\)")
@@ -126,3 +127,19 @@ def test_errors_are_documented() -> None:
     told = {(row.split()[1], code) for row in rows if row.startswith("| ") for code in re.findall(r"`(\w+)`", row)}
     assert given
     assert given - told == set()
+
+
+def test_the_journal_s_keys_are_documented() -> None:
+    """Whoever reads a journal finds each key of a line in the table."""
+    text = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8")
+    table = text.partition("\n## Journal\n")[2].partition("\n## ")[0]
+    assert [key for key in Line.__struct_encode_fields__ if f"`{key}`" not in table] == []
+
+
+def test_the_headers_are_documented() -> None:
+    """Every header of headrace's own that a caller sends or gets is in the document for callers."""
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "src" / "headrace" / "server").rglob("*.py"))
+    names = {name for text in sources for name in re.findall(r"[\"'](x-headrace-[a-z-]+)", text)}
+    told = (ROOT / "docs" / "use.md").read_text(encoding="utf-8")
+    assert len(names) > 5
+    assert [name for name in sorted(names) if f"`{name}`" not in told] == []
