@@ -72,7 +72,7 @@ class Flight(Relay):
         self.step = step
         self._request = request
         self._sealed = sealed
-        self._ports: list[_Port] = []
+        self._ports: tuple[_Port, ...] = ()
         """The running attempts."""
         self.answering: _Port | None = None
         """The attempt that has begun to answer."""
@@ -102,7 +102,7 @@ class Flight(Relay):
             payload = replace(payload, continuation=self._part)
             dispatch = replace(dispatch, request=replace(dispatch.request, payload=payload))
         port = _Port(self, dispatch)
-        self._ports.append(port)
+        self._ports += (port,)
         since = perf_counter()
         try:
             running = backend.start(dispatch, port)
@@ -142,9 +142,7 @@ class Flight(Relay):
         """An attempt is over: nothing of it counts any more. One that is left alone is paced by the readers."""
         port.over = True
         port.running = None  # which leads back here, and what leads back waits for the garbage collector
-        ports = self._ports
-        if port in ports:
-            ports.remove(port)
+        ports = self._ports = tuple([other for other in self._ports if other is not port])
         if self.answering is None or self.answering is port:
             self.answering = None
             self.source = ports[0].running if ports else None

@@ -109,6 +109,8 @@ class Gateway:
         self._observers = list(observers)
         self._closest = list(observers)
         """Those that also see answers go on."""
+        self._told, self._on_sealed = self.step, self._sealed
+        """Both as replies and flights hold them: bound once, not for each."""
         self._replies: dict[str, Reply] = {}
         self._flights: dict[str, Flight] = {}
         self._facts: deque[Event] = deque()
@@ -126,7 +128,7 @@ class Gateway:
         """
         if request.id in self._replies:
             request = self._rename(request)
-        reply = self._replies[request.id] = Reply(self.step, request, reader)
+        reply = self._replies[request.id] = Reply(self._told, request, reader)
         self.step(Arrived(request))
         return reply
 
@@ -266,7 +268,7 @@ class Gateway:
         reply = self._replies[decision.ticket]
         flight = self._flights.get(decision.call)
         if flight is None:
-            flight = self._flights[decision.call] = Flight(decision.call, self.step, reply.request, self._sealed)
+            flight = self._flights[decision.call] = Flight(decision.call, self._told, reply.request, self._on_sealed)
         elif flight.sealed:
             # Its beginning went while the order to join was under way: the request comes anew and finds no such call.
             reply.again = True

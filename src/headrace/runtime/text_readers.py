@@ -29,7 +29,7 @@ class WholeText(Submission):
         self.fault: Fault | None = None
         self._head: AnswerHead | None = None
         self._answer: PromptAnswer | None = None
-        self._parts: list[bytes] = []
+        self._parts: list[bytes] | None = None
         self._waiters: list[asyncio.Future[None]] | None = None
 
     def begin(self, head: AnswerHead) -> None:
@@ -38,7 +38,10 @@ class WholeText(Submission):
 
     def write(self, data: bytes) -> bool:
         """A piece of it."""
-        self._parts.append(data)
+        if self._parts is None:
+            self._parts = [data]
+        else:
+            self._parts.append(data)
         return True
 
     def end(self, ending: Ending, fault: Fault | None) -> None:
@@ -94,7 +97,7 @@ class WholeText(Submission):
         # Reply and reader know each other; whoever has the answer needs neither, and a cycle would outlive the request.
         head, reply, self.reply = self._head, self.reply, None
         assert reply is not None
-        text = b"".join(self._parts).decode()
+        text = b"".join(self._parts or ()).decode()
         if head is None:
             return PromptAnswer(text, reply.id)
         hit = head.cache is CacheResult.HIT
