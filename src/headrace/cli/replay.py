@@ -14,8 +14,8 @@ from headrace.cli import Refused
 from headrace.cli.letters import FileLetters, LetterSource, letters_table, opened, readable
 from headrace.cli.replies import base_of, message_of
 from headrace.cli.tables import show
+from headrace.runtime.resending import Unsendable, body_again
 from headrace.runtime.stores import DeadLetters, LetterFilter, StoredLetter, listed
-from headrace.wire.openai_again import again
 
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "embeddings": "/v1/embeddings"}
 
@@ -84,16 +84,10 @@ class Replay:
         return well
 
     async def _one(self, session: aiohttp.ClientSession, letter: StoredLetter) -> Answered:
-        if letter.body is None:
-            return Answered(letter, 0, trouble="the request was not kept")
-        if letter.endpoint not in PATHS:
-            return Answered(letter, 0, trouble=f"requests of the kind {letter.endpoint} cannot be sent again")
-        if letter.redacted:
-            return Answered(letter, 0, trouble="the request was kept without its texts")
         try:
-            body = again(letter.body, self._plan.model)
-        except ValueError as error:
-            return Answered(letter, 0, trouble=f"the request cannot be read: {error}")
+            body = body_again(letter, self._plan.model)
+        except Unsendable as error:
+            return Answered(letter, 0, trouble=str(error))
         if await self._store.claim(letter.id) is None:
             return Answered(letter, 0, trouble="another replay has it")
         answered = False

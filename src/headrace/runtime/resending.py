@@ -123,10 +123,8 @@ class Resender:
         return Resent(head=reader.head, fault=fault, tried=Tried(moved, detail), stopping=stopping)
 
 
-def prepared(
-    letter: StoredLetter, *, model: str | None = None, instance: str | None = None
-) -> tuple[OpenAICall, Request]:
-    """The request that a letter is sent again as. Raises Unsendable."""
+def body_again(letter: StoredLetter, model: str | None) -> bytes:
+    """The body that a letter is sent again with, to another model if one is named. Raises Unsendable."""
     if letter.body is None:
         raise Unsendable("the request was not kept")
     if letter.redacted:
@@ -134,11 +132,19 @@ def prepared(
     if letter.endpoint not in ENDPOINTS:
         raise Unsendable(f"requests of the kind {letter.endpoint} cannot be sent again")
     try:
-        call = parse(letter.endpoint, again(letter.body, model))
-    except HeadraceError as error:
-        raise Unsendable(error.fault.message) from error
+        return again(letter.body, model)
     except ValueError as error:
         raise Unsendable(f"the request cannot be read: {error}") from error
+
+
+def prepared(
+    letter: StoredLetter, *, model: str | None = None, instance: str | None = None
+) -> tuple[OpenAICall, Request]:
+    """The request that a letter is sent again as. Raises Unsendable."""
+    try:
+        call = parse(letter.endpoint, body_again(letter, model))
+    except HeadraceError as error:
+        raise Unsendable(error.fault.message) from error
     request = Request(
         id=f"replay-{letter.id}",
         flow=Flow(ServiceClass.BATCH, letter.tenant, letter.user, letter.session),
