@@ -338,7 +338,7 @@ async def test_an_instance_that_no_configuration_would_allow_is_left_alone(
     with capture_logs() as logs:
         second = await opened(path)
     assert second.ids == ["good"]
-    assert [line["instance"] for line in logs] == ["odd"]
+    assert [line["instance"] for line in logs if line["log_level"] == "warning"] == ["odd"]
     await second.memory.close()
 
 
@@ -354,7 +354,7 @@ async def test_a_row_that_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
     with capture_logs() as logs:
         second = await opened(path)
     assert second.ids == ["good"]
-    assert [line["instance"] for line in logs] == ["odd"]
+    assert [line["instance"] for line in logs if line["log_level"] == "warning"] == ["odd"]
     await second.memory.close()
     with closing(sqlite3.connect(path)) as conn:
         assert conn.execute("SELECT count(*) FROM registered_instances").fetchone() == (2,)
