@@ -141,7 +141,7 @@ def _fairness(report: Report) -> Iterator[str]:
     if report.jain is not None:
         yield f"Jain's index over the {hungry} users that wanted more than they got: {report.jain:.3f}."
     elif hungry == 0:
-        yield "Nobody wanted more than he got, so this says nothing about fairness: ask for more at once."
+        yield "Nobody wanted more than they got, so this says nothing about fairness: ask for more at once."
     if report.jain_max_min is not None:
         yield f"Jain's index of service against max-min fair shares, all users: {report.jain_max_min:.3f} (1 is fair)."
 

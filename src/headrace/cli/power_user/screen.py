@@ -94,7 +94,7 @@ def _sentences(story: Story) -> Iterator[Text]:
     yield Text.assemble(
         ("With priorities in the engine", "bold"),
         f" light users wait {_median(priority)}, but {priority.longest_queue} requests pile up in it, ",
-        "and who says that he is urgent is believed.",
+        "and whoever claims to be urgent is believed.",
     )
     if not story.failed and not story.holds:
         yield Text("Backpressure helped less than it should: was this machine busy with something else?", "bold red")
