@@ -90,9 +90,12 @@ def too_many(text: bytes, limit: int = NEST_LIMIT) -> bool:
 def repeats_a_key(text: bytes, keys: int) -> bool:
     """Whether valid JSON `text`, which built objects with `keys` keys in all, writes more of them than were kept.
 
-    Quotes with a colon behind them are as many as the keys, and more where strings hold such. What they do not show to
-    be in order is counted exactly, which takes ten times as long; so is what has too many of them without any blanks.
+    Each key has its colon, so as many colons as keys are in order. Where strings hold others, quotes with a colon
+    behind them are counted; where strings hold such, it is counted exactly, which takes ten times as long, as it is
+    where there are too many of them without any blanks.
     """
+    if text.count(b":") == keys:
+        return False
     if text.count(b'":') <= keys and len(_KEY_ENDS.findall(text)) == keys:
         return False
     return skeleton(text).count(b":") != keys

@@ -7,7 +7,7 @@ than counting characters. Pictures, sound and files are counted flat, not by the
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from headrace.wire.json_text import JsonObject, JsonValue
 
@@ -21,49 +21,42 @@ _NUMBERS = frozenset({int, float})
 _Nest: TypeAlias = "JsonObject | list[JsonValue]"
 
 
-class PromptSize(NamedTuple):
-    """What a body holds."""
-
-    depth: int
-    """Levels of its lists and objects; 1: nothing but plain values."""
-    keys: int
-    """Keys of all its objects."""
-    text: int
-    """Bytes of the prompt's text."""
-    tokens: int
-    """Tokens of the prompt that are no text: given as numbers, or attachments."""
-
-
-def measure(body: JsonObject, prompt_fields: Container[str]) -> PromptSize:
+def measure(body: JsonObject, prompt_fields: Container[str]) -> tuple[int, int, int, int]:
     """Look at `body` once, level by level: nothing a client sends decides how deep Python recurses.
 
-    `prompt_fields` are the fields whose text is the prompt.
+    `prompt_fields` are the fields whose text is the prompt. Returns
+
+    * the levels of lists and objects; 1: nothing but plain values,
+    * the keys of all objects,
+    * the bytes of the prompt's text,
+    * the tokens of the prompt that are no text: given as numbers, or attachments.
     """
     depth, keys, text, tokens = 1, len(body), 0, 0
     prompt: list[_Nest] = []
     others: list[_Nest] = []
     for name, value in body.items():
-        if type(value) is dict or type(value) is list:
+        if type(value) is str:
+            if name in prompt_fields:
+                text += len(value) if value.isascii() else len(value.encode())
+        elif type(value) is dict or type(value) is list:
             (prompt if name in prompt_fields else others).append(value)
-        elif type(value) is str and name in prompt_fields:
-            text += _size(value)
     while prompt or others:
         depth += 1
         inner: list[_Nest] = []
         outer: list[_Nest] = []
         for nest in prompt:
             if isinstance(nest, dict):
-                if _attaches(nest):
+                if "type" in nest and _attaches(nest):
                     tokens += ATTACHMENT_TOKENS
                     others.append(nest)
                     continue
                 keys += len(nest)
-            elif _is_numbers(nest):
-                tokens += len(nest)
+            elif nest and type(nest[0]) is int and _NUMBERS.issuperset(map(type, nest)):
+                tokens += len(nest)  # a prompt in token numbers, of which there may be very many
                 continue
             for value in nest.values() if isinstance(nest, dict) else nest:
                 if type(value) is str:
-                    text += _size(value)
+                    text += len(value) if value.isascii() else len(value.encode())
                 elif type(value) is dict or type(value) is list:
                     inner.append(value)
         for nest in others:
@@ -72,18 +65,9 @@ def measure(body: JsonObject, prompt_fields: Container[str]) -> PromptSize:
             values = nest.values() if isinstance(nest, dict) else nest
             outer += [value for value in values if type(value) is dict or type(value) is list]
         prompt, others = inner, outer
-    return PromptSize(depth, keys, text, tokens)
-
-
-def _size(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
+    return depth, keys, text, tokens
 
 
 def _attaches(part: JsonObject) -> bool:
     kind = part.get("type")
     return isinstance(kind, str) and kind in _ATTACHMENTS
-
-
-def _is_numbers(values: list[JsonValue]) -> bool:
-    """Whether a list is a prompt in token numbers, of which there may be very many."""
-    return bool(values) and isinstance(values[0], int) and _NUMBERS.issuperset(map(type, values))
