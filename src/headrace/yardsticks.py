@@ -3,7 +3,7 @@
 * Jain's index (Jain, Chiu, Hawe, DEC-TR-301, 1984), (sum x)^2 / (n * sum x^2): 1 when all have the same, 1/n when one
   has everything.
 * Max-min fair shares by progressive filling (Bertsekas, Gallager, Data Networks, 6.5.2): everybody gets the same until
-  he has what he wants; what the satisfied do not need goes to the others.
+  they have what they want; what the satisfied do not need goes to the others.
 * Percentiles by the nearest rank: a value that occurred, never one in between.
 """
 
@@ -24,7 +24,7 @@ def jain(shares: Iterable[float]) -> float | None:
 
 
 def max_min_shares(demands: Mapping[str, float], total: float) -> dict[str, float]:
-    """What each one gets of `total` when nobody gets more than he asks. Demands may be infinite."""
+    """What each one gets of `total` when nobody gets more than they ask. Demands may be infinite."""
     shares: dict[str, float] = {}
     left = total
     for place, (name, demand) in enumerate(sorted(demands.items(), key=lambda item: item[1])):

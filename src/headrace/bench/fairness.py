@@ -3,8 +3,8 @@
 Service is measured in weighted tokens: prompt tokens once, answer tokens `OUTPUT_WEIGHT` times, since they cost more.
 
 * Jain's index over the service of those users who wanted more than they got: who wanted little cannot be compared so.
-* The same over (service / max-min fair share of the total) for all users: 1 when nobody was held below what he could
-  have had out of the same total.
+* The same over (service / max-min fair share of the total) for all users: 1 when nobody was held below what they
+  could have had out of the same total.
 """
 
 from __future__ import annotations

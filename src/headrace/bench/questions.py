@@ -52,7 +52,7 @@ class Questioner:
         model: what is asked.
         random: its only source of chance.
         ignore_eos: ask engines that know the field to make answers as long as they may be.
-        key: the user's API key, if he has one of his own.
+        key: the user's API key, if they have one of their own.
     """
 
     def __init__(self, user: User, model: str, random: Random, *, ignore_eos: bool = False, key: str | None) -> None:

@@ -14,7 +14,7 @@ from headrace.bench.tally import UNFINISHED, Tally
 from headrace.yardsticks import jain, percentile
 
 BACKLOGGED = 0.5
-"""A user who waited for something at least this part of the time wanted more than he got."""
+"""A user who waited for something at least this part of the time wanted more than they got."""
 MOST_POINTS = 2000
 """Most single waits of one user that a report carries for plots; evenly chosen from more."""
 
@@ -45,7 +45,7 @@ class UserReport:
     unfinished: int
     """Still under way when the run ended."""
     held: int
-    """Due, but never sent: the user had as many under way as he may."""
+    """Due, but never sent: the user had as many under way as they may."""
     errors: Mapping[str, int]
     """Refused and failed requests by status, with the error's code, or by what broke."""
     ttft: Spread | None
@@ -155,7 +155,7 @@ def spread(values: Iterable[float], censored: Iterable[float] = ()) -> Spread | 
 
 
 def wanted_more(user: User, tally: Tally, now: float) -> bool:
-    """Whether a user had something waiting for most of the time that he took part."""
+    """Whether a user had something waiting for most of the time that they took part."""
     return tally.backlogged(now, user.at) >= BACKLOGGED
 
 

@@ -1,4 +1,4 @@
-"""A run: every user asks in his own way at the same time, for a while; then what is under way may still end.
+"""A run: every user asks in their own way at the same time, for a while; then what is under way may still end.
 
 Bounds: `Plan.duration` and `Plan.grace` in time; for each user `User.requests` in all and `User.at_once` under way.
 """
@@ -19,7 +19,7 @@ from headrace.bench.tally import Exchange, Tally
 T = TypeVar("T")
 
 LONGEST_PAUSE = 10.0
-"""A caller whose request failed stays away as long as he was told to, but at most so many seconds."""
+"""A caller whose request failed stays away as long as they were told to, but at most so many seconds."""
 SHORTEST_PAUSE = 0.25
 """...and at least so long, so that an endpoint that refuses at once is not hammered."""
 

@@ -22,7 +22,7 @@ from headrace.sim.scenario import Scenario
 class Gateways:
     """As many of headrace's schedulers as the scenario has gateways.
 
-    A caller enters through as many of them as his client names, by turns.
+    A caller enters through as many of them as its client names, by turns.
     """
 
     poll: float | None = POLL_SECONDS

@@ -191,10 +191,10 @@ def service_difference(ledgers: Sequence[UserLedger], start: int) -> float:
 
 
 def _max_min(record: Record) -> float:
-    """The least part of his max-min fair share that any user got.
+    """The least part of a max-min fair share that any user got.
 
-    A user asked for what he got and for all of his requests that were not begun: how fast an engine writes what it has
-    begun is no matter of shares.
+    A user asked for what they got and for all of their requests that were not begun: how fast an engine writes
+    what it has begun is no matter of shares.
     """
     start = int(record.scenario.warm_up)
     got = {user: sum(weighted(ledger)[start:]) for user, ledger in record.users.items()}

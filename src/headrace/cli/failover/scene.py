@@ -1,7 +1,7 @@
 """What happens in the scene: users stream answers from two engines, one is killed in the middle, and comes back.
 
 Nothing is told in advance. Two mock engines, a whole gateway and the users talk over real sockets in one event loop;
-what is counted is what the users read and what the gateway did. Each user knows what he has to be answered, word by
+what is counted is what the users read and what the gateway did. Each user knows what the answer has to be, word by
 word, so that a word that is missing or comes twice is seen.
 """
 
@@ -47,7 +47,7 @@ BROKEN = "stream: stream_incomplete"
 
 @dataclass(slots=True, kw_only=True)
 class Turn:
-    """One question of a user, and what he has read of its answer. Times are seconds after the beginning."""
+    """One question of a user, and what they have read of its answer. Times are seconds after the beginning."""
 
     user: str
     request: str
@@ -67,7 +67,7 @@ class Turn:
 
     @property
     def told(self) -> bool:
-        """The answer broke off, the caller was told so, and what he had read until then was right."""
+        """The answer broke off, the caller was told so, and what they had read until then was right."""
         answer = self.answer
         return answer is not None and answer.result == BROKEN and self.expected.startswith(answer.text)
 

@@ -14,7 +14,7 @@ MODEL = "mock"
 ENGINES = ("gpu-1", "gpu-2")
 USERS = ("ann", "ben", "cho", "dan", "eva", "fay")
 JSON_USER = "gus"
-"""Asks for JSON, whose second half nobody can ask for: his broken stream has to end with an error."""
+"""Asks for JSON, whose second half nobody can ask for: the broken stream has to end with an error."""
 EVERYBODY = (*USERS, JSON_USER)
 SEED = 4
 """Of the gateway's jitter."""
@@ -29,7 +29,7 @@ class Timetable:
     """When what happens; seconds."""
 
     killed_at: float = 2.5
-    """An engine is killed at the first moment after this at which `JSON_USER` has read a part of his answer."""
+    """An engine is killed at the first moment after this at which `JSON_USER` has read a part of an answer."""
     away: float = 4.0
     """So long there is nothing at its address."""
     after: float = 3.0
