@@ -90,11 +90,10 @@ class Headrace:
         """Let everything that counts see every step, and what is held be seen at a scrape."""
         observe, replays = partial(self.gateway.observe, progress=False), lambda: self._upstream.replays
         registry.register(Gauges(self.snapshot, self.dead_letters, self.stages, replays, config.metrics.users))
-        observe(Metrics(registry, exact_models(instances), config.models))
+        observe(Metrics(registry, exact_models(instances), config.models, self.latencies))
         prices = config.scheduler_settings().fairness.money
         if prices:
             observe(Spending(registry, prices))
-        observe(self.latencies)
         observe(self._demand)
         if self._journal is not None:
             observe(self._journal)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from msgspec import structs
+from prometheus_client import CollectorRegistry
 
 from headrace import errors
 from headrace.model import (
@@ -35,6 +36,7 @@ from headrace.model import (
 )
 from headrace.runtime.demand import DemandMeter
 from headrace.runtime.latencies import KEPT, WINDOW, Latencies, Quantiles, Ring
+from headrace.runtime.observe import Metrics
 
 FAST = Instance(id="fast", address="http://a")
 SLOW = Instance(id="slow", address="http://b")
@@ -45,9 +47,23 @@ def request(name: str, form: AnswerForm = AnswerForm.STREAM) -> Request:
     return Request(id=name, flow=Flow(), model="m", form=form)
 
 
-def play(
-    seen: Latencies, name: str, instance: Instance, at: float, first: float, took: float, **how: AnswerForm
-) -> None:
+class Seen(Latencies):
+    """What an observer noted of the steps that a test tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observer = Metrics(CollectorRegistry(), ["m"], latencies=self)
+
+    def __call__(self, event: Event, decisions: Sequence[Decision], now: float) -> None:
+        self.observer(event, decisions, now)
+
+    @property
+    def open(self) -> int:
+        """Requests, calls and attempts that something is remembered of."""
+        return self.observer.open
+
+
+def play(seen: Seen, name: str, instance: Instance, at: float, first: float, took: float, **how: AnswerForm) -> None:
     """One request that is sent at once to `instance` and answered."""
     asked = request(name, **how)
     call = f"c-{name}"
@@ -58,7 +74,7 @@ def play(
 
 def test_each_instance_has_its_own_times_and_all_have_a_sum() -> None:
     """Percentiles are times that occurred; first tokens and whole answers are told apart."""
-    seen = Latencies()
+    seen = Seen()
     play(seen, "a", FAST, 0.0, 0.1, 1.0)
     play(seen, "b", SLOW, 10.0, 2.0, 8.0)
     assert seen.of("fast", 20.0).latency == Quantiles(1, 19.0, 1.0, 1.0, 1.0)
@@ -71,7 +87,7 @@ def test_each_instance_has_its_own_times_and_all_have_a_sum() -> None:
 
 def test_a_whole_answer_has_no_first_token() -> None:
     """Its first content comes with its last, which says nothing about reading the prompt."""
-    seen = Latencies()
+    seen = Seen()
     play(seen, "a", FAST, 0.0, 0.9, 1.0, form=AnswerForm.WHOLE)
     assert seen.of("fast", 2.0).first_token.count == 0
     assert seen.overall(2.0).first_token.count == 0
@@ -80,7 +96,7 @@ def test_a_whole_answer_has_no_first_token() -> None:
 
 def test_only_answers_count_and_each_attempt_counts_at_its_own_instance() -> None:
     """A failed attempt has no latency; the second one's begins when it was sent, the request's when it came."""
-    seen = Latencies()
+    seen = Seen()
     asked = request("a")
     seen(Arrived(asked), [Join("a", "c"), Dispatch("c", 1, SLOW, "m", asked, 0.0)], 0.0)
     again = Dispatch("c", 2, FAST, "m", asked, 0.0, Cause.SERVER_ERROR)
@@ -103,18 +119,18 @@ def test_only_answers_count_and_each_attempt_counts_at_its_own_instance() -> Non
 )
 def test_nothing_is_remembered_of_what_is_over(event: Event, decisions: Sequence[Decision]) -> None:
     """However a request ends, its entries go with it."""
-    seen = Latencies()
+    seen = Seen()
     asked = request("a")
     seen(Arrived(asked), [Join("a", "c"), Dispatch("c", 1, SLOW, "m", asked, 0.0)], 0.0)
     seen(Arrived(request("refused")), [Settle("refused", "", Ending.BACKPRESSURE)], 0.0)
-    assert seen.open == 2
+    assert seen.open == 3
     seen(event, decisions, 1.0)
     assert seen.open == 0
 
 
 def test_an_instance_that_is_gone_is_forgotten() -> None:
     """The rings of instances that come and go do not pile up."""
-    seen = Latencies()
+    seen = Seen()
     play(seen, "a", FAST, 0.0, 0.1, 1.0)
     play(seen, "b", SLOW, 0.0, 0.1, 1.0)
     seen(Reconfigured((SLOW,)), [], 2.0)

@@ -1,33 +1,19 @@
-"""How long answers of late took, by instance and overall: an observer that keeps the latest of them.
+"""How long answers of late took, by instance and overall: the latest of them.
 
 Of each instance, and of all requests together, the last `KEPT` durations and first tokens are kept, none older than
 `WINDOW` seconds counts. Percentiles are by the nearest rank, so each is a time that occurred. What counts is what was
 answered: a failed attempt has no latency, it has a cause (`headrace_attempts_total`).
 
-Bounds: two rings of `KEPT` pairs of numbers per instance (16 KiB), one entry per attempt and per request under way.
+Bounds: two rings of `KEPT` pairs of numbers per instance (16 KiB).
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
-from headrace.model import (
-    Abort,
-    AnswerForm,
-    Arrived,
-    Cause,
-    Decision,
-    Dispatch,
-    Ending,
-    Event,
-    Finished,
-    Reconfigured,
-    Settle,
-    Started,
-)
 from headrace.yardsticks import percentile
 
 WINDOW = 600.0
@@ -81,7 +67,7 @@ class Ring:
         return Quantiles(len(ordered), now - min(at for at, _ in kept), p50, p95, p99)
 
 
-class _Times:
+class Times:
     """The rings of one instance, or of all requests."""
 
     __slots__ = ("first_token", "latency")
@@ -91,86 +77,34 @@ class _Times:
         self.first_token = Ring()
 
     def summary(self, now: float) -> Summary:
+        """What they say at `now`."""
         return Summary(self.latency.quantiles(now), self.first_token.quantiles(now))
 
 
-class _Attempt:
-    """An attempt that has not ended.
-
-    `streamed_to` is the request that it was sent for; None: its answer comes whole, and the first token with the last.
-    """
-
-    __slots__ = ("since", "streamed_to", "times")
-
-    def __init__(self, since: float, times: _Times, streamed_to: str | None) -> None:
-        self.since = since
-        self.times = times
-        self.streamed_to = streamed_to
-
-
 class Latencies:
-    """See above. Given to `Gateway.observe`."""
+    """See above. Whoever sees requests and attempts end notes their times here."""
 
     def __init__(self) -> None:
-        self._overall = _Times()
-        self._instances: dict[str, _Times] = {}
-        self._attempts: dict[tuple[str, int], _Attempt] = {}
-        self._requests: dict[str, float] = {}
-        """When each request came that has not ended."""
-
-    @property
-    def open(self) -> int:
-        """Attempts and requests that something is remembered of."""
-        return len(self._attempts) + len(self._requests)
+        self.requests = Times()
+        """From a request's arrival."""
+        self._instances: dict[str, Times] = {}
 
     def overall(self, now: float) -> Summary:
         """From a request's arrival."""
-        return self._overall.summary(now)
+        return self.requests.summary(now)
 
     def of(self, instance: str, now: float) -> Summary:
         """From the moment an attempt was sent to `instance`."""
-        return self._instances.get(instance, _Times()).summary(now)
+        return self._instances.get(instance, Times()).summary(now)
 
-    def __call__(self, event: Event, decisions: Sequence[Decision], now: float) -> None:
-        """Note one step."""
-        if type(event) is Arrived:
-            self._requests[event.request.id] = now
-        elif type(event) is Finished:
-            attempt = self._attempts.pop((event.call, event.attempt), None)
-            if attempt is not None and event.outcome.cause is Cause.OK:
-                attempt.times.latency.note(now - attempt.since, now)
-        elif type(event) is Started:
-            self._started(event, now)
-        elif type(event) is Reconfigured:
-            self._keep(instance.id for instance in event.instances)
-        for decision in decisions:
-            if type(decision) is Settle:
-                arrived = self._requests.pop(decision.ticket, None)
-                if arrived is not None and decision.ending is Ending.ANSWERED:
-                    self._overall.latency.note(now - arrived, now)
-            elif type(decision) is Dispatch:
-                request, times = decision.request, self._times(decision.instance.id)
-                streamed_to = request.id if request.form is AnswerForm.STREAM else None
-                self._attempts[decision.call, decision.attempt] = _Attempt(now, times, streamed_to)
-            elif type(decision) is Abort:
-                self._attempts.pop((decision.call, decision.attempt), None)
-
-    def _started(self, event: Started, now: float) -> None:
-        attempt = self._attempts.get((event.call, event.attempt))
-        if attempt is None or attempt.streamed_to is None:
-            return
-        attempt.times.first_token.note(now - attempt.since, now)
-        arrived = self._requests.get(attempt.streamed_to)
-        if arrived is not None:
-            self._overall.first_token.note(now - arrived, now)
-
-    def _times(self, instance: str) -> _Times:
+    def at(self, instance: str) -> Times:
+        """Where the times of attempts at `instance` are noted."""
         times = self._instances.get(instance)
         if times is None:
-            times = self._instances[instance] = _Times()
+            times = self._instances[instance] = Times()
         return times
 
-    def _keep(self, instances: Iterable[str]) -> None:
-        """Forget the instances that are gone."""
+    def keep(self, instances: Iterable[str]) -> None:
+        """Forget all instances but these."""
         names = set(instances)
         self._instances = {name: times for name, times in self._instances.items() if name in names}

@@ -1,4 +1,7 @@
-"""Prometheus metrics: an observer of (event, decisions, now) that counts; `gauges` shows what is held at the moment.
+"""What is counted and timed of requests and attempts: the one observer of (event, decisions, now) that follows them.
+
+Counts and histograms are Prometheus's; what the admin API tells of late goes to `latencies`; `gauges` shows what is
+held at the moment.
 
 Labels are bounded: a model that no instance names exactly is `other`, and no label is made by a caller: no key, no
 user and no request id. What belongs to one request is remembered between its arrival and its end only.
@@ -7,6 +10,7 @@ user and no request id. What belongs to one request is remembered between its ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 
@@ -18,6 +22,7 @@ from headrace.model import (
     Cause,
     Decision,
     Dispatch,
+    Ending,
     Event,
     Finished,
     Instance,
@@ -27,12 +32,17 @@ from headrace.model import (
     Settle,
     Started,
 )
+from headrace.runtime.latencies import Latencies
+from headrace.runtime.latencies import Times as Latest
 from headrace.runtime.tallies import Counts, Row, Times
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _PACES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5, 10)
 
 
+_OK: Final = Cause.OK
+_ANSWERED: Final = Ending.ANSWERED
+_STREAM: Final = AnswerForm.STREAM
 _PROMPT, _CACHED, _COMPLETION = ("prompt",), ("cached",), ("completion",)
 _JUDGED = {cause: (cause.value, cause.kind.value) for cause in Cause}
 """The labels of an attempt."""
@@ -67,17 +77,40 @@ class _Open:
         """When the first content of the call came that this request leads."""
 
 
+class _Attempt:
+    """What is remembered of an attempt until it ends.
+
+    `streamed_to` is the request that it was sent for; None: its answer comes whole, and the first token with the last.
+    """
+
+    __slots__ = ("latest", "since", "streamed_to")
+
+    def __init__(self, since: float, latest: Latest, streamed_to: str | None) -> None:
+        self.since = since
+        self.latest = latest
+        self.streamed_to = streamed_to
+
+
 class Metrics:
-    """Counts what the scheduler sees and decides.
+    """Counts and times what the scheduler sees and decides.
 
     Args:
         registry: where the metrics live; one of its own per gateway.
         models: the exact model names of the instances; anything else is `other`.
         names: the operator's own names for models, which stay when the instances change.
+        latencies: where the latest times are kept.
     """
 
-    def __init__(self, registry: CollectorRegistry, models: Iterable[str], names: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        models: Iterable[str],
+        names: Iterable[str] = (),
+        latencies: Latencies | None = None,
+    ) -> None:
         self.registry = registry
+        self._latencies = latencies or Latencies()
+        self._latest = self._latencies.requests
         self._names = frozenset(names)
         self._models = self._names.union(models)
         self._kinds: dict[tuple[str, str], _Kind] = {}
@@ -85,8 +118,8 @@ class Metrics:
         self._open: dict[str, _Open] = {}
         self._leaders: dict[str, _Open] = {}
         """The first request of each call."""
-        self._running: set[tuple[str, int]] = set()
-        """Attempts by call and number. One that ends while its end is being ordered is told of twice."""
+        self._attempts: dict[tuple[str, int], _Attempt] = {}
+        """By call and number. One that ends while its end is being ordered is told of twice."""
         per_model = ("model", "class")
         self._requests = Counts(registry, "requests_total", "Requests by how they ended.", *per_model, "ending")
         self._duration = Times(registry, _SECONDS, "request_duration_seconds", "Arrival to end.", *per_model)
@@ -110,7 +143,7 @@ class Metrics:
     @property
     def open(self) -> int:
         """Requests, calls and attempts that something is remembered of."""
-        return len(self._open) + len(self._leaders) + len(self._running)
+        return len(self._open) + len(self._leaders) + len(self._attempts)
 
     def __call__(self, event: Event, decisions: Sequence[Decision], now: float) -> None:
         """Count one step."""
@@ -118,26 +151,24 @@ class Metrics:
             request = event.request
             model, service_class = request.model, request.flow.service_class
             kind = self._kinds.get((model, service_class)) or self._kind(model, service_class)
-            self._open[request.id] = _Open(now, kind, request.form is AnswerForm.STREAM)
+            self._open[request.id] = _Open(now, kind, request.form is _STREAM)
         elif type(event) is Finished:
             self._finished(event, decisions, now)
         elif type(event) is Started:
-            leader = self._leaders.get(event.call)
-            if leader is not None:
-                self._begun(leader, now)
+            self._started(event, now)
         elif type(event) is Reconfigured:
             self._reconfigured(event.instances)
         for decision in decisions:
             if type(decision) is Settle:
                 self._settled(decision, now)
             elif type(decision) is Dispatch:
-                self._dispatched(decision)
+                self._dispatched(decision, now)
             elif type(decision) is Join:
                 known = self._open.get(decision.ticket)
                 if known is not None:
                     self._leaders.setdefault(decision.call, known)
             elif type(decision) is Abort:
-                self._ended(decision.call, decision.attempt, Cause.ABORTED)
+                self._ended(decision.call, decision.attempt, Cause.ABORTED, now)
             elif type(decision) is Bury and decision.letter.request.letter is None:
                 self._dead.add(decision.letter.reason)
 
@@ -154,7 +185,9 @@ class Metrics:
 
     def _reconfigured(self, instances: Sequence[Instance]) -> None:
         """Instances and models come and go: those that are gone would pile up."""
-        self._calls.keep("instance", {instance.id for instance in instances})
+        ids = {instance.id for instance in instances}
+        self._latencies.keep(ids)
+        self._calls.keep("instance", ids)
         self._models = self._names.union(
             served.name for instance in instances for served in instance.models if "*" not in served.name
         )
@@ -166,6 +199,16 @@ class Metrics:
         for known in self._open.values():
             known.kind = self._kind(known.kind.model, known.kind.service_class)
 
+    def _started(self, event: Started, now: float) -> None:
+        leader, attempt = self._leaders.get(event.call), self._attempts.get((event.call, event.attempt))
+        if leader is not None:
+            self._begun(leader, now)
+        if attempt is not None and attempt.streamed_to is not None:
+            attempt.latest.first_token.note(now - attempt.since, now)
+            known = self._open.get(attempt.streamed_to)
+            if known is not None:
+                self._latest.first_token.note(now - known.arrived, now)
+
     def _begun(self, leader: _Open, now: float) -> None:
         if leader.first is None:
             leader.first = now
@@ -174,8 +217,8 @@ class Metrics:
     def _finished(self, event: Finished, decisions: Sequence[Decision], now: float) -> None:
         outcome = event.outcome
         cause, usage = outcome.cause, outcome.usage
-        self._ended(event.call, event.attempt, cause)
-        if cause is Cause.OK:
+        self._ended(event.call, event.attempt, cause, now)
+        if cause is _OK:
             leader = self._leaders.get(event.call)
             if leader is not None and not leader.streams:
                 self._begun(leader, now)
@@ -190,31 +233,37 @@ class Metrics:
             tokens[_CACHED] += usage.cached
             tokens[_COMPLETION] += usage.completion
 
-    def _ended(self, call: str, attempt: int, cause: Cause) -> None:
-        if (call, attempt) in self._running:
-            self._running.remove((call, attempt))
+    def _ended(self, call: str, number: int, cause: Cause, now: float) -> None:
+        attempt = self._attempts.pop((call, number), None)
+        if attempt is not None:
             self._outcomes.values[_JUDGED[cause]] += 1
+            if cause is _OK:
+                attempt.latest.latency.note(now - attempt.since, now)
 
-    def _dispatched(self, decision: Dispatch) -> None:
-        self._running.add((decision.call, decision.attempt))
+    def _dispatched(self, decision: Dispatch, now: float) -> None:
+        request, latest = decision.request, self._latencies.at(decision.instance.id)
+        streamed_to = request.id if request.form is _STREAM else None
+        self._attempts[decision.call, decision.attempt] = _Attempt(now, latest, streamed_to)
         self._calls.values[(decision.instance.id,)] += 1
         if decision.hedge:
             return
         if decision.cause is None:
-            self._waits[decision.request.flow.service_class].note(decision.waited)
+            self._waits[request.flow.service_class].note(decision.waited)
         else:
             self._retries.add(decision.cause)
         if decision.fallback is not None:
-            asked = decision.request.model if decision.request.model in self._models else "other"
+            asked = request.model if request.model in self._models else "other"
             self._fallbacks.add(asked, decision.model, decision.fallback)
 
     def _settled(self, decision: Settle, now: float) -> None:
         known = self._open.pop(decision.ticket, None)
         if known is None:
             return
-        kind = known.kind
+        kind, took = known.kind, now - known.arrived
         self._requests.values[kind.model, kind.service_class, decision.ending] += 1
-        kind.duration.note(now - known.arrived)
+        kind.duration.note(took)
+        if decision.ending is _ANSWERED:
+            self._latest.latency.note(took, now)
         if decision.resumes:
             self._resumed.add(decision.ending)
         call = decision.call

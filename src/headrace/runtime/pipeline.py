@@ -74,6 +74,9 @@ class Pipeline:
         random: the only source of chance.
     """
 
+    _loop: asyncio.AbstractEventLoop | None = None
+    """The one it is used in, from the first time that somebody waits."""
+
     def __init__(
         self,
         workers: AnyWorker | Sequence[AnyWorker] | Mapping[str, AnyWorker],
@@ -114,7 +117,6 @@ class Pipeline:
         cache = MemoryCache(random, ttl=ttl_seconds) if dedup == "full" else None
         self._gateway = Gateway(scheduler, self._backend, cache=cache, dead_letters=self._letters)
         self._names, self._tasks = _names(random), dict[asyncio.Task[PromptAnswer], Place]()
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def dlq(self) -> DeadLetterQueue:
