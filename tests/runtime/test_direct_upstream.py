@@ -52,6 +52,19 @@ async def test_a_free_link_is_used_again_at_once(upstream: DirectUpstream, engin
     assert engine.connections == 1
 
 
+async def test_requests_that_leave_together_leave_once_and_not_for_who_has_gone(
+    upstream: DirectUpstream, engine: ScriptedEngine
+) -> None:
+    """Of three on kept links in one turn of the loop, the one that is given up in that turn is never heard of."""
+    for listener, _ in [ask(upstream, engine) for _ in range(3)]:
+        await listener.ended()
+    asked = [ask(upstream, engine) for _ in range(3)]
+    asked[1][1].abort()
+    for listener, _ in (asked[0], asked[2]):
+        assert await listener.ended() is None
+    assert (engine.connections, len(engine.requests)) == (3, 5)
+
+
 @pytest.mark.parametrize(
     "answer",
     [

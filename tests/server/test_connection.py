@@ -58,6 +58,33 @@ async def test_requests_sent_ahead_are_answered_in_order() -> None:
         assert (await client.answer()).status == 404
 
 
+async def test_answers_that_leave_together_stay_in_order_and_whole() -> None:
+    """Callers answered in one turn of the loop each have the answer first, then what was sent ahead, or the end."""
+    gateway = FakeGateway()
+    async with front_door(gateway) as front, front.client() as one, front.client() as two:
+        for client in (one, two):
+            client.post(PATH, CHAT)
+            client.send("POST", PATH, {"content-length": "3", "connection": "close"}, b"{]}")
+        await gateway.arrived(2)
+        for reply in list(gateway.replies):
+            answer(reply)
+        for client in (one, two):
+            assert (await client.answer()).body == WHOLE
+            assert (await client.answer()).status == 400
+            assert await client.closed() == b""
+        async with front.client() as three, front.client() as four:
+            for client in (three, four):
+                client.post(PATH, CHAT)
+            await gateway.arrived(4)
+            for reply in gateway.replies[2:]:
+                answer(reply)
+            for connection in list(front.state.connections):
+                connection.shutdown()
+            for client in (three, four):
+                assert (await client.answer()).body == WHOLE
+                assert await client.closed() == b""
+
+
 async def test_what_is_no_http_is_told_in_the_form_of_every_error() -> None:
     """A head that cannot be read gets 400 with all four fields, and the connection ends; the log says why."""
     for sent in (b"FOO BAR\r\n\r\n", b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: -2\r\n\r\n{}"):

@@ -29,6 +29,7 @@ from headrace.runtime.engine_address import NoAddress, Place, opening
 from headrace.runtime.engine_exchange import EngineExchange
 from headrace.runtime.engine_link import Link
 from headrace.runtime.failures import Failure, NoSocket, UpstreamFailed, ours
+from headrace.runtime.outbox import Outbox
 
 if TYPE_CHECKING:
     from headrace.wire.adapters import EngineRequest
@@ -43,6 +44,8 @@ class DirectUpstream:
     def __init__(self, *, keepalive: float = KEEPALIVE) -> None:
         self.replays = 0
         """Calls sent a second time because their kept link turned out to be closed."""
+        self.outbox = Outbox()
+        """See `engine_link.Owner`."""
         self._keepalive = keepalive
         self._free: dict[tuple[bool, str, int], list[Link]] = {}
         """Free links by endpoint, the one used last at the end; no empty lists."""

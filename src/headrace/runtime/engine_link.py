@@ -18,6 +18,7 @@ from typing import Protocol
 import httptools
 
 from headrace.runtime.failures import Failure, errno_of
+from headrace.runtime.outbox import Outbox
 
 HEADER_LINE = 16 * 1024
 HEADERS = 128
@@ -45,6 +46,9 @@ class Rider(Protocol):
 
 class Owner(Protocol):
     """Who keeps links."""
+
+    outbox: Outbox
+    """What their requests leave by."""
 
     def freed(self, link: Link) -> None:
         """The link can be used again."""
@@ -75,6 +79,7 @@ class Link(asyncio.Protocol):
         "_status",
         "_surplus",
         "_told",
+        "_unsent",
         "loop",
         "on_body",
         "place",
@@ -99,6 +104,8 @@ class Link(asyncio.Protocol):
         """When it was freed or sent its last request, on the loop's clock."""
         self._owner = owner
         self._rider: Rider | None = None
+        self._unsent = b""
+        """A request that leaves with those of others."""
         self._rest: memoryview | None = None
         self._crowded = self._reading_paused = False
         self._pieces: list[bytes] = []
@@ -116,11 +123,18 @@ class Link(asyncio.Protocol):
         self._rider = rider
         self.since = self.loop.time()
         if len(body) <= ONE_WRITE:
-            self.transport.write(head + body)
+            self._unsent = head + body
+            self._owner.outbox.add(self, self.loop)
             return
         self.transport.write(head)
         self._rest = memoryview(body)
         self._write_on()
+
+    def flush(self) -> None:
+        """See `outbox.Sender`."""
+        if self._unsent:
+            data, self._unsent = self._unsent, b""
+            self.transport.write(data)
 
     def pause(self) -> None:
         """Stop reading, so that the engine is slowed down."""
@@ -137,6 +151,7 @@ class Link(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once; the rider hears nothing more."""
         self._rider = self._rest = None
+        self._unsent = b""
         self.transport.abort()
 
     @property
@@ -193,6 +208,7 @@ class Link(asyncio.Protocol):
         """The end of the socket, and of a body without a length."""
         self._owner.gone(self)
         rider, self._rider, self._rest = self._rider, None, None
+        self._unsent = b""
         if rider is None:
             return
         answered = self._bare > 0
@@ -244,7 +260,7 @@ class Link(asyncio.Protocol):
     def _free(self) -> None:
         """The answer is complete: whoever comes next may have the link, unless something is left over on it."""
         self._rider = None
-        unsent = self._rest is not None or self.transport.get_write_buffer_size() > 0
+        unsent = self._unsent or self._rest is not None or self.transport.get_write_buffer_size() > 0
         if self._surplus or unsent or not self._keeps:
             self._rest = None
             self.transport.abort() if unsent else self.transport.close()

@@ -21,7 +21,7 @@ from headrace.errors import body_too_slow, draining, invalid_request
 from headrace.server.asgi_turn import AsgiTurn
 from headrace.server.direct import DirectExchange
 from headrace.server.exchange import headers_of
-from headrace.server.limits import TimeLimit
+from headrace.server.limits import StallWatch, TimeLimit
 from headrace.server.refusals import last_words
 from headrace.server.turns import Turn
 
@@ -32,8 +32,6 @@ HEAD_LIMIT = 64 * 1024
 """Most bytes of a request line with its headers; more gets 431."""
 HEAD_TIMEOUT = 30.0
 """Seconds from the first byte of a head, or from the connection, until it must be complete."""
-STALL_LOOKS = 4
-"""How often per stall timeout it is seen whether a caller has taken something."""
 
 _SHOWN = 200
 """Characters in the log of what could not be read."""
@@ -62,7 +60,8 @@ class Connection(asyncio.Protocol):
         "_paused",
         "_reading",
         "_shared",
-        "_stall_timer",
+        "_stall",
+        "_unsent",
         "_url",
         "_waiting",
         "transport",
@@ -87,7 +86,9 @@ class Connection(asyncio.Protocol):
         """`_deaf`: what the caller still sends is thrown away."""
         self._limit: TimeLimit[Connection] | None = None
         """The limit of time it is under."""
-        self._stall_timer: asyncio.TimerHandle | None = None
+        self._stall: StallWatch | None = None
+        self._unsent = b""
+        """What leaves with the answers of others."""
 
     # ------------------------------------------------------------------ the transport's side
 
@@ -102,8 +103,9 @@ class Connection(asyncio.Protocol):
         del exc
         self._shared.state.connections.discard(self)
         self._be_under(None)
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
+        if self._stall is not None:
+            self._stall.end()
+        self._unsent = b""
         self._forsake()
         del self._parser  # it leads back here, and what leads back waits for the garbage collector
 
@@ -138,9 +140,9 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The caller takes more."""
         self._crowded = False
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
+        if self._stall is not None:
+            self._stall.end()
+            self._stall = None
         if self.transport.is_closing():
             self._beware_of_stall()
         if self._current is not None:
@@ -212,6 +214,23 @@ class Connection(asyncio.Protocol):
         address = get_remote_addr(self.transport)
         return address[0] if address else ""
 
+    def write(self, data: bytes) -> None:
+        """See `turns.Line`."""
+        self.flush()
+        self.transport.write(data)
+
+    def write_soon(self, data: bytes) -> None:
+        """See `turns.Line`."""
+        self.flush()
+        self._unsent = data
+        self._shared.outbox.add(self, self._shared.loop)
+
+    def flush(self) -> None:
+        """See `outbox.Sender`."""
+        if self._unsent:
+            data, self._unsent = self._unsent, b""
+            self.transport.write(data)
+
     def answered(self) -> None:
         """See `turns.Line`: the next in line, or wait for more."""
         self._current = None
@@ -250,6 +269,7 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Enough: what was written still goes out, as long as the caller takes some of it."""
         self._be_under(None)
+        self.flush()
         self.transport.close()
         self._beware_of_stall()
 
@@ -354,19 +374,8 @@ class Connection(asyncio.Protocol):
 
     def _beware_of_stall(self) -> None:
         """Bytes wait for the caller: see to it that it takes some."""
-        held = self.transport.get_write_buffer_size()
-        if held and self._stall_timer is None:
-            self._look_for_stall(held, self._shared.loop.time())
-
-    def _look_for_stall(self, size: int, since: float) -> None:
-        """Cut off a caller that has taken nothing for too long; look again later otherwise."""
-        now, timeout = self._shared.loop.time(), self._shared.intake.settings.stall_timeout
-        held = self.transport.get_write_buffer_size()
-        if held >= size and now - since >= timeout:
-            self.transport.abort()
-            return
-        since = now if held < size else since
-        self._stall_timer = self._shared.loop.call_later(timeout / STALL_LOOKS, self._look_for_stall, held, since)
+        if self._stall is None and self.transport.get_write_buffer_size():
+            self._stall = StallWatch(self.transport, self._shared.loop, self._shared.intake.settings.stall_timeout)
 
     def _refuse(self, answer: bytes) -> None:
         """Say why and close; in the middle of an answer there is only the end of the connection."""
@@ -377,7 +386,7 @@ class Connection(asyncio.Protocol):
             return
         self._forsake()
         self._deaf = True
-        self.transport.write(answer)
+        self.write(answer)
         self.linger()
         self._read_on()
 

@@ -9,6 +9,7 @@ import structlog
 import uvicorn
 from uvicorn.server import ServerState
 
+from headrace.runtime.outbox import Outbox
 from headrace.server.app import Application
 from headrace.server.connection import HEAD_TIMEOUT, Connection
 from headrace.server.exchange import status_line
@@ -34,6 +35,7 @@ class Connections:
         self.bodies = TimeLimit(loop, self.intake.settings.body_timeout, Connection.give_up_body)
         self.idle = TimeLimit(loop, keep_alive, Connection.close_idle)
         self.lingering = TimeLimit(loop, LINGER, Connection.close)
+        self.outbox = Outbox()
         self._unsent: list[Unsent] = []
         self._preamble_of: Sequence[tuple[bytes, bytes]] = ()
         self._openings: dict[int, str] = {}

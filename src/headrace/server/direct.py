@@ -110,7 +110,10 @@ class DirectExchange:
         self.started = self._finished = True
         if not self._gone:
             head = self._head_of(status, headers, f"content-length: {len(body)}\r\n")
-            self._line.transport.write(head + body)
+            if self._keep_alive and self._arrived:
+                self._line.write_soon(head + body)
+            else:
+                self._line.write(head + body)
             self._over()
 
     def start(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
@@ -202,7 +205,7 @@ class DirectExchange:
             self._serve()
         elif self._expects:
             self._expects = False
-            self._line.transport.write(_CONTINUE)
+            self._line.write(_CONTINUE)
 
     def flush(self) -> None:
         """Everything that came together in one turn of the loop leaves together."""
@@ -299,7 +302,7 @@ class DirectExchange:
         elif head:
             data = head + data
         if data:
-            self._line.transport.write(data)
+            self._line.write(data)
 
     def _over(self) -> None:
         """The answer is complete."""

@@ -1,7 +1,7 @@
 """Limits of time that many connections are under, each kept with one timer for all of them.
 
 Under one limit everybody has the same time, so who came first is due first: a map in the order of coming is all that is
-needed, and coming and leaving cost a place in it.
+needed, and coming and leaving cost a place in it. A peer that takes nothing has a clock of its own, but few do that.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import structlog
+
+STALL_LOOKS = 4
+"""How often per stall timeout it is seen whether a caller has taken something."""
 
 _log = structlog.get_logger("headrace.server")
 _Subject = TypeVar("_Subject")
@@ -60,3 +63,30 @@ class TimeLimit(Generic[_Subject]):
             self._over(subject)
         except Exception:  # noqa: BLE001 - a timer's outer edge: a mistake of ours with one keeps nobody else waiting
             _log.exception("a limit of time could not be enforced")
+
+
+class StallWatch:
+    """Cuts off a peer for which bytes wait and that takes none of them for `timeout` seconds."""
+
+    __slots__ = ("_loop", "_timeout", "_timer", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._timeout = timeout
+        self._timer = self._later(transport.get_write_buffer_size(), loop.time())
+
+    def end(self) -> None:
+        """It takes something, or has gone."""
+        self._timer.cancel()
+
+    def _look(self, size: int, since: float) -> None:
+        """It held `size` bytes, as many or more ever since then."""
+        now, held = self._loop.time(), self._transport.get_write_buffer_size()
+        if held >= size and now - since >= self._timeout:
+            self._transport.abort()
+        else:
+            self._timer = self._later(held, now if held < size else since)
+
+    def _later(self, held: int, since: float) -> asyncio.TimerHandle:
+        return self._loop.call_later(self._timeout / STALL_LOOKS, self._look, held, since)

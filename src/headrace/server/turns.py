@@ -55,6 +55,14 @@ class Line(Protocol):
         """The caller's network address, or ""."""
         ...
 
+    def write(self, data: bytes) -> None:
+        """Send at once, behind what waits to be sent."""
+        ...
+
+    def write_soon(self, data: bytes) -> None:
+        """Send with what leaves other connections in this turn of the loop."""
+        ...
+
     def answered(self) -> None:
         """The answer is complete: the next request's turn has come."""
         ...
