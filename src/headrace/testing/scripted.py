@@ -28,6 +28,8 @@ from headrace.testing.waiting import Changes
 PROBE_PATHS = frozenset({"/health", "/metrics", "/v1/models", "/api/tags", "/api/version"})
 """GET requests for these are answered 200 without using up a script, while `answers_probes` is set."""
 
+_BACKLOG = 2048
+"""Connections the kernel holds until they are accepted: a burst is not to wait for a second try."""
 _RECORD_LIMIT = 10_000
 """Most requests, probes and connections of which a record is kept."""
 
@@ -88,7 +90,9 @@ class ScriptedEngine:
     async def listen(self) -> None:
         """Listen (again) at the same port."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._make_link, "127.0.0.1", self._port, ssl=self._tls)
+        self._server = await loop.create_server(
+            self._make_link, "127.0.0.1", self._port, ssl=self._tls, backlog=_BACKLOG
+        )
         self._port = self._server.sockets[0].getsockname()[1]
 
     def close_connections(self) -> None:
