@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -23,6 +24,15 @@ def blocks(language: str) -> Iterator[tuple[str, str]]:
         for found, text in _FENCE.findall(document.read_text(encoding="utf-8")):
             if found == language:
                 yield document.name, text
+
+
+def programs() -> Iterator[tuple[str, str, str]]:
+    """Every program that uses the library: its document, its text, and what it prints, where that stands behind it."""
+    for document in DOCUMENTS:
+        found = _FENCE.findall(document.read_text(encoding="utf-8"))
+        for (language, text), (after, printed) in pairwise([*found, ("", "")]):
+            if language == "python" and "from headrace" in text:
+                yield document.name, text, printed if after == "text" else ""
 
 
 def commands() -> list[list[str]]:
