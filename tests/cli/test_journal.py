@@ -15,6 +15,7 @@ import pytest
 
 from headrace.cli import Refused
 from headrace.cli.serve import serve
+from headrace.cli.serve_workers import journal_of
 from headrace.sim.trace import read
 from tests.patience import GUARD
 
@@ -60,3 +61,13 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pyt
     monkeypatch.delenv("HEADRACE_CONFIG", raising=False)
     with pytest.raises(Refused, match=r"cannot write the journal .*: No such file"):
         serve(engine="echo", port=0, journal=tmp_path / "no" / "j")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux deals connections out to processes")
+def test_workers_have_a_file_each_and_one_salt(tmp_path: Path) -> None:
+    """So that put together, as by `cat`, they speak of the same users; no file is made that nobody writes to."""
+    for worker in range(2):
+        assert journal_of(tmp_path / "traffic.ndjson", worker, plain=False) is not None
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"traffic-0.ndjson", "traffic-1.ndjson", "traffic.ndjson.salt"}
+    assert journal_of(None, 0, plain=False) is None

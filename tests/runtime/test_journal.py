@@ -184,6 +184,11 @@ async def test_names_are_hashed_the_same_after_a_restart(tmp_path: Path) -> None
     text = (tmp_path / "j").read_text(encoding="utf-8")
     assert not any(name in text for name in ('"ann"', '"ben"', '"lab"', '"s-1"', '"r0"'))
     assert all(stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600 for name in ("j", "j.salt"))
+    beside = Journal(tmp_path / "k", salted_as=tmp_path / "j")
+    beside.start()
+    one(beside, "r", "ann")
+    await beside.close()
+    assert contents(tmp_path / "k")[1][0].user == lines[0].user, "with the same salt it is the same user"
 
 
 @on_virtual_time

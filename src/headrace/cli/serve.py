@@ -74,13 +74,14 @@ def _start(config: Config, sample: str, journal: Path | None, *, plain: bool, ta
         raise typer.Exit(serve_workers(config, sample, journal, plain=plain))
 
 
-def open_journal(path: Path | None, *, plain: bool) -> Journal | None:
-    """The journal that is asked for. Raises Refused when it cannot be written."""
+def open_journal(path: Path | None, *, plain: bool, salted_as: Path | None = None) -> Journal | None:
+    """The journal that is asked for, with the salt of another if that is named. Raises Refused when it cannot be
+    written."""
     from headrace.runtime.journal import Journal
 
     if path is None:
         return None
-    journal = Journal(path, plain=plain)
+    journal = Journal(path, plain=plain, salted_as=salted_as)
     try:
         journal.check()
     except OSError as error:

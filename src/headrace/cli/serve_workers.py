@@ -24,6 +24,7 @@ from headrace.cli.logs import configure
 from headrace.cli.serve import no_address, open_journal, server_settings
 from headrace.config import Config
 from headrace.config.worker_share import crowded, share
+from headrace.runtime.journal import Journal
 from headrace.server import listen, run
 from headrace.server.ports import GatewayPort
 from headrace.server.serving import reserve
@@ -38,7 +39,7 @@ def serve_workers(config: Config, sample: str, journal: Path | None, *, plain: b
     if sys.platform != "linux":
         raise Refused("--workers needs Linux: elsewhere the system does not deal connections out to processes")
     server = config.server
-    open_journal(journal, plain=plain)  # said now what would be said by each worker
+    journal_of(journal, 0, plain=plain)  # said now what would be said by each worker
     try:
         holder = reserve(server.host, server.port)
     except OSError as error:
@@ -72,8 +73,7 @@ class _Part:
         server = self.config.server
         configure(server.log_level, server.log_format, worker, for_good=True)
         registry, mine = CollectorRegistry(), share(self.config, worker, server.workers)
-        journal = None if self.journal is None else numbered(self.journal, worker)
-        noted = open_journal(journal, plain=self.plain)
+        noted = journal_of(self.journal, worker, plain=self.plain)
         listener = listen(server.host, self.port, shared=True)
         self._greet()
 
@@ -97,6 +97,11 @@ class _Part:
             (self.directory / "greeted").touch(exist_ok=False)
             count = self.config.server.workers
             print("\n".join((*self.greeting, f"  {count} workers, each with its share of every engine")), flush=True)
+
+
+def journal_of(path: Path | None, worker: int, *, plain: bool) -> Journal | None:
+    """A worker's own journal; all have one salt, so that a user is the same in each. Raises Refused."""
+    return None if path is None else open_journal(numbered(path, worker), plain=plain, salted_as=path)
 
 
 def numbered(path: Path, worker: int) -> Path:

@@ -138,6 +138,7 @@ class Journal:
         plain: write names as they are.
         most_bytes: size of a file, about, after which the next one begins.
         wall: wall clock in seconds.
+        salted_as: another journal, whose salt is taken, so that a name has the same hash in both.
     """
 
     def __init__(
@@ -147,10 +148,12 @@ class Journal:
         plain: bool = False,
         most_bytes: int = MOST_BYTES,
         wall: Callable[[], float] = time.time,
+        salted_as: Path | None = None,
     ) -> None:
         self.lost = 0
         """Requests that could not be written."""
         self._path = path
+        self._salted_as = salted_as or path
         self._plain = plain
         self._most_bytes = most_bytes
         self._wall = wall
@@ -169,8 +172,9 @@ class Journal:
 
     def check(self) -> None:
         """Make the file and its salt, if they are not there; raises OSError when it cannot be written."""
-        self._salt = b"" if self._plain else _salt(self._path.with_name(self._path.name + ".salt"))
+        self._salt = b"" if self._plain else _salt(self._salted_as.with_name(self._salted_as.name + ".salt"))
         self._opened()
+        self._shut()
 
     def start(self) -> None:
         """From now on: what arrives now is at 0. In the event loop that runs the gateway. Raises OSError as `check`."""
