@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from time import perf_counter
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -36,6 +37,11 @@ from headrace.wire.frames import Frame
 from headrace.wire.openai_call import OpenAICall
 
 _log = logging.getLogger(__name__)
+
+_OK: Final = Cause.OK
+_STREAM: Final = AnswerForm.STREAM
+_MISS: Final = CacheResult.MISS
+"""Each is asked for with every request, and to find a member of an enum costs as much as a call."""
 
 
 class Flight(Relay):
@@ -96,7 +102,7 @@ class Flight(Relay):
     def send(self, dispatch: Dispatch, backend: Backend) -> None:
         """Start an attempt. It may be over before this returns."""
         payload = dispatch.request.payload
-        if self.transcript is None and dispatch.instance.resume and dispatch.request.form is AnswerForm.STREAM:
+        if self.transcript is None and dispatch.instance.resume and dispatch.request.form is _STREAM:
             self.transcript = Transcript()
         if dispatch.resumes and isinstance(payload, OpenAICall):
             payload = replace(payload, continuation=self._part)
@@ -201,8 +207,8 @@ class _Port:
             flight.went_on = flight.instance, dispatch.attempt
         else:
             model, attempt, waited = dispatch.upstream_model, dispatch.attempt, dispatch.waited
-            flight.open(AnswerHead(flight.instance, model, attempt, waited, form, CacheResult.MISS))
-        if dispatch.resumes or form is AnswerForm.STREAM:  # a whole answer's end follows at once and says as much
+            flight.open(AnswerHead(flight.instance, model, attempt, waited, form, _MISS))
+        if dispatch.resumes or form is _STREAM:  # a whole answer's end follows at once and says as much
             flight.step(Started(flight.call, dispatch.attempt))
 
     def feed(self, frame: Frame) -> None:
@@ -224,7 +230,7 @@ class _Port:
             return
         flight = self._flight
         flight.ending_since = perf_counter()
-        if outcome.cause is not Cause.OK:
+        if outcome.cause is not _OK:
             outcome = flight.judged(outcome)
         if flight.answering is None or flight.answering is self:
             flight.usage = outcome.usage

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from random import Random
 from types import TracebackType
-from typing import Literal, Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 
 from headrace.core.scheduler import Scheduler
 from headrace.core.settings import (
@@ -43,6 +43,8 @@ from headrace.wire.prompt_prefix import BLOCK_TOKENS, session_prefix, text_prefi
 ENDPOINT = "prompt"
 """What the requests of the library are called where the server's are chat, completions, embeddings."""
 
+_WHOLE: Final = AnswerForm.WHOLE
+_ANSWERED: Final = Ending.ANSWERED
 _NO_LIMITS = LimitSettings()
 _CLOSING = "the pipeline closes"
 
@@ -159,7 +161,7 @@ class Pipeline:
         if stages.any:
             return await self._serve(request, self._enter(stages.input, request))
         reader = WholeText()
-        self._open(request, request, reader, AnswerForm.WHOLE, _deadline(request))
+        self._open(request, request, reader, _WHOLE, _deadline(request))
         try:
             if reader.ending is None:
                 await reader.waiter(self._loop or self._first_look())
@@ -175,8 +177,8 @@ class Pipeline:
         """
         if not self._stages.any:
             reader = WholeText()
-            self._open(request, request, reader, AnswerForm.WHOLE, _deadline(request))
-            reader.accepted = reader.ending is None or reader.ending is Ending.ANSWERED
+            self._open(request, request, reader, _WHOLE, _deadline(request))
+            reader.accepted = reader.ending is None or reader.ending is _ANSWERED
             return reader
         try:
             place = self._enter(self._stages.input, request)
@@ -275,7 +277,7 @@ class Pipeline:
         arrived, deadline, reader = _now(), _deadline(request), WholeText()
         try:
             prompt = await self._stages.prepare(request, place, deadline)
-            self._open(request, prompt, reader, AnswerForm.WHOLE, deadline)
+            self._open(request, prompt, reader, _WHOLE, deadline)
             return await self._stages.finish(await reader, deadline)
         except Unserved as end:
             raise self._unserved(request, end, arrived) from end.__cause__

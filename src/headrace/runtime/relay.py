@@ -24,7 +24,7 @@ rest with them; they count no more.
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
@@ -35,6 +35,7 @@ from headrace.wire.frames import Frame
 
 KEEP_BYTES = 4 * 1024 * 1024
 LAG_FRAMES = 256
+_HIT: Final = CacheResult.HIT
 
 
 class Reader(Protocol):
@@ -186,7 +187,7 @@ class Relay:
         """What a reader is told whose answer comes from there."""
         head = self.head
         assert head is not None, "a relay is opened before it is fed"
-        if head.cache is cache or head.cache is CacheResult.HIT:
+        if head.cache is cache or head.cache is _HIT:
             return head
         shared = self._shared
         if shared is None or shared.cache is not cache:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Generator
+from typing import Final
 
 from headrace.errors import Fault, error_for
 from headrace.model import CacheResult, Ending
@@ -13,6 +14,9 @@ from headrace.runtime.prompts import PromptAnswer
 from headrace.runtime.reply import Reply
 from headrace.runtime.stages import STREAM_FRAMES
 from headrace.runtime.submissions import Submission
+
+_CANCELLED: Final = Ending.CANCELLED
+_HIT: Final = CacheResult.HIT
 
 
 class WholeText(Submission):
@@ -87,7 +91,7 @@ class WholeText(Submission):
         """
         if self.fault is not None:
             raise error_for(self.fault)
-        if self.ending is Ending.CANCELLED:
+        if self.ending is _CANCELLED:
             raise asyncio.CancelledError
         if self._answer is None:
             self._answer = self._made()
@@ -100,7 +104,7 @@ class WholeText(Submission):
         text = b"".join(self._parts or ()).decode()
         if head is None:
             return PromptAnswer(text, reply.id)
-        hit = head.cache is CacheResult.HIT
+        hit = head.cache is _HIT
         usage = None if hit or reply.flight is None else reply.flight.usage
         return PromptAnswer(text, reply.id, usage, head.cache, head.instance, head.attempts, head.waited)
 

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from headrace.errors import InvalidRequest, invalid_request
 from headrace.model import AnswerForm, Cause, Dispatch, Outcome, Usage
@@ -34,6 +34,8 @@ _PROGRESS_TOKENS, _PROGRESS_SECONDS = 32, 0.25
 """Progress is told when so many tokens have come, or some after so long."""
 _BREATH = 64
 """Pieces after which an iterator that never waits lets others have a turn."""
+_OK: Final = Cause.OK
+_STREAM: Final = AnswerForm.STREAM
 _PLAIN = PlainText()
 _EMPTY = (Frame(b""),)
 
@@ -292,7 +294,7 @@ class _Attempt:
     # ------------------------------------------------------------------ what it says
 
     def _say_all(self, text: str) -> None:
-        streamed = self._dispatch.request.form is AnswerForm.STREAM and isinstance(text, str)
+        streamed = self._dispatch.request.form is _STREAM and isinstance(text, str)
         try:
             for piece in words(text) if streamed else (text,):
                 self._say(piece)
@@ -326,7 +328,7 @@ class _Attempt:
         closing = self._rendering.closing(usage)
         if closing or not self._started:  # an answer has at least one frame
             self._feed(closing or _EMPTY)
-        self._finish(Outcome(Cause.OK, usage, committed=True))
+        self._finish(Outcome(_OK, usage, committed=True))
 
     def _feed(self, frames: Sequence[Frame]) -> None:
         port = self._port
