@@ -19,7 +19,7 @@ ENGINE  := $(VENV)/.real-engine
 LISTS   := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: wheel-compiled test-compiled help setup develop real-engine serve dev chat demo test test-all test-more lint format bench generate plots clean
+.PHONY: wheel-compiled test-compiled help setup develop real-engine serve dev chat demo test test-all test-more search lint format bench generate plots clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,11 @@ test-all: test test-more ## also the slow tests and those against a real engine
 
 test-more: $(ENGINE) ## only the slow tests and those against a real engine
 	@$(BIN)/python -m pytest -q -n $(PROCESSES_MORE) --dist loadfile -m "slow or real_engine" $(TESTARGS)
+
+# The other targets look at the same examples every time.
+search: $(DEVELOP) ## look for examples that break a promise, others each time (TESTARGS='--hypothesis-seed=7')
+	@$(BIN)/python -m pytest -q -n $(PROCESSES) --maxprocesses 8 --dist loadfile --hypothesis-profile=search \
+	  -m "not real_engine and not bench" tests/core tests/wire tests/runtime tests/sim tests/bench tests/test_*.py $(TESTARGS)
 
 lint: $(DEVELOP) ## ruff, mypy strict, pyright strict on core and wire, import-linter
 	$(BIN)/ruff check .

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 import structlog
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.written import Written
 
-# How long an example takes says more of what else the machine does than of the code.
-settings.register_profile("any machine", deadline=None)
+# How long an example takes says more of what else the machine does than of the code. And a check looks at the same
+# examples everywhere: what passes here passes there. `make search` looks for others.
+settings.register_profile(
+    "any machine", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("search", settings.get_profile("any machine"), derandomize=False, max_examples=1000)
 settings.load_profile("any machine")
 
 

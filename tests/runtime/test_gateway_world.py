@@ -18,7 +18,7 @@ from tests.runtime.meddling_world import World
 _HISTORIES = st.lists(st.one_of(st.integers(0, 8 * 3 * 5 * 3 * 3 * 64), st.just(-1)), max_size=60)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(_HISTORIES, st.sampled_from(list(Strategy)), st.sampled_from(list(PolicyName)))
 @example([0, 11960, 0, 0, 11960, -1], Strategy.FAIR_LOAD, PolicyName.FAIR)  # one ends while it is being broken off
 def test_every_order_can_be_carried_out(
