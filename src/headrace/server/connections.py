@@ -38,22 +38,22 @@ class Connections:
         self.outbox = Outbox()
         self._unsent: list[Unsent] = []
         self._preamble_of: Sequence[tuple[bytes, bytes]] = ()
-        self._openings: dict[int, str] = {}
+        self._openings: dict[int, bytes] = {}
 
     def __call__(self, config: uvicorn.Config, server_state: ServerState, **_: object) -> Connection:
         """A new one. What else uvicorn gives its protocols is nothing to these."""
         self.config, self.state = config, server_state
         return Connection(self)
 
-    def opening(self, status: int) -> str:
+    def opening(self, status: int) -> bytes:
         """See `turns.Shared`. uvicorn replaces its list of headers once a second, for the date."""
         if self.state.default_headers is not self._preamble_of:
             self._preamble_of = self.state.default_headers
             self._openings.clear()
         opening = self._openings.get(status)
         if opening is None:
-            headers = b"".join([b"%b: %b\r\n" % header for header in self._preamble_of]).decode("latin-1")
-            opening = self._openings[status] = status_line(status) + headers
+            headers = b"".join([b"%b: %b\r\n" % header for header in self._preamble_of])
+            opening = self._openings[status] = status_line(status).encode() + headers
         return opening
 
     def flush_soon(self, exchange: Unsent) -> None:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import structlog
 
 from headrace.errors import Fault, HeadraceError, internal_error
-from headrace.server.exchange import HIGH_WATER, Handler, header_value
+from headrace.server.exchange import HIGH_WATER, Handler, header_line
 from headrace.server.identity import request_id_of
 from headrace.server.intake import Hold, unreadable
 from headrace.server.refusals import refuse, refuse_early
@@ -109,7 +109,7 @@ class DirectExchange:
             raise RuntimeError("an answer is started once")
         self.started = self._finished = True
         if not self._gone:
-            head = self._head_of(status, headers, f"content-length: {len(body)}\r\n")
+            head = self._head_of(status, headers, b"content-length: %d\r\n" % len(body))
             if self._keep_alive and self._arrived:
                 self._line.write_soon(head + body)
             else:
@@ -123,7 +123,7 @@ class DirectExchange:
         self.started = True
         self._chunked = self._speaks_chunks
         self._keep_alive = self._keep_alive and self._chunked
-        self._head = self._head_of(status, headers, "transfer-encoding: chunked\r\n" if self._chunked else "")
+        self._head = self._head_of(status, headers, b"transfer-encoding: chunked\r\n" if self._chunked else b"")
         self._schedule()
 
     def write(self, data: bytes) -> bool:
@@ -271,13 +271,9 @@ class DirectExchange:
         else:
             refuse(self, internal_error(), [("x-request-id", request_id_of(self))])
 
-    def _head_of(self, status: int, headers: Sequence[tuple[str, str]], framing: str) -> bytes:
-        values = "".join([value for _, value in headers])
-        if not (values.isascii() and values.isprintable()):
-            headers = [(name, header_value(value)) for name, value in headers]
-        lines = "".join([f"{name}: {value}\r\n" for name, value in headers])
-        close = "" if self._keep_alive else "connection: close\r\n"
-        return f"{self._shared.opening(status)}{lines}{framing}{close}\r\n".encode("latin-1")
+    def _head_of(self, status: int, headers: Sequence[tuple[str, str]], framing: bytes) -> bytes:
+        close = b"" if self._keep_alive else b"connection: close\r\n"
+        return b"".join((self._shared.opening(status), *map(header_line, headers), framing, close, b"\r\n"))
 
     def _drained(self) -> None:
         if self._full and not self._pending and not self._crowded:

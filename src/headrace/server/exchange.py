@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import quote
@@ -92,6 +93,13 @@ def status_line(status: int) -> str:
     except ValueError:
         phrase = ""
     return f"HTTP/1.1 {status} {phrase}\r\n"
+
+
+@lru_cache(maxsize=1024)
+def header_line(header: tuple[str, str]) -> bytes:
+    """A header as it is written, with its line's end. Most of an answer's are those of thousands of others."""
+    name, value = header
+    return f"{name}: {header_value(value)}\r\n".encode()
 
 
 def header_value(value: str) -> str:

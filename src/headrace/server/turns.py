@@ -77,7 +77,7 @@ class Shared(Protocol):
 
     intake: Intake
 
-    def opening(self, status: int) -> str:
+    def opening(self, status: int) -> bytes:
         """The status line, and the headers every answer of this server has."""
         ...
 
