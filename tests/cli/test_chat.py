@@ -109,7 +109,8 @@ async def test_pieces_are_printed_as_they_come(capsys: pytest.CaptureFixture[str
 
 
 def test_a_conversation_remembers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Earlier turns go along; a failed one is forgotten; /clear begins anew and /quit ends."""
+    """Earlier turns go along; a failed one is forgotten; /clear begins anew and /quit ends; the model is not asked
+    for what only looks like one of these."""
     seen: list[list[str]] = []
 
     async def answer(turns: list[Message]) -> AsyncIterator[str]:
@@ -118,7 +119,7 @@ def test_a_conversation_remembers(monkeypatch: pytest.MonkeyPatch, capsys: pytes
             raise Refused("no")
         yield "ok"
 
-    lines: Iterator[str] = iter(["one", "bad", "two", "/clear", "", "three", "/quit"])
+    lines: Iterator[str] = iter(["one", "bad", "two", "/help", "/clear", "", "three", "/quit"])
     monkeypatch.setattr("builtins.input", lambda _prompt: next(lines))
     converse(answer, [{"role": "system", "content": "sys"}])
     assert seen == [["sys", "one"], ["sys", "one", "ok", "bad"], ["sys", "one", "ok", "two"], ["sys", "three"]]

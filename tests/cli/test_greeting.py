@@ -32,6 +32,14 @@ def test_it_tells_how_to_get_a_real_engine() -> None:
     assert "OLLAMA_HOST" in text
 
 
+def test_it_tells_when_no_model_is_known_by_name() -> None:
+    """An engine that was not there to be asked: interfaces would show an empty list, and nobody would know why."""
+    silent = "\n".join(greeting(found({"VLLM_URL": "http://h"}), "1.0"))
+    assert "/v1/models lists none" in silent
+    known = with_listed(found({"VLLM_URL": "http://h"}), {"vllm": ("m",)}, {})
+    assert "lists none" not in "\n".join(greeting(known, "1.0"))
+
+
 def test_many_models_are_counted() -> None:
     """A long list is cut, not printed."""
     chosen = with_listed(found({"VLLM_URL": "http://h"}), {"vllm": tuple(f"m{n}" for n in range(9))}, {})

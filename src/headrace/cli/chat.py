@@ -23,6 +23,8 @@ Answer = Callable[["list[Message]"], AsyncIterator[str]]
 LONGEST_MEMORY = 100
 """Turns of a conversation that are sent along; older ones are forgotten."""
 
+_COMMANDS = "/clear forgets the conversation, /quit or Ctrl-D ends it."
+
 
 def chat(
     message: Annotated[str | None, typer.Argument(help="One question; without it, a conversation begins.")] = None,
@@ -46,7 +48,7 @@ def converse(answer: Answer, begin: list[Message]) -> None:
     """Questions and answers until the input ends or says /quit. Ctrl-C stops an answer, not the conversation."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  # line editing and history
-    print("Type a message. /clear forgets the conversation, /quit or Ctrl-D ends it.")
+    print(f"Type a message. {_COMMANDS}")
     turns = list(begin)
     while True:
         try:
@@ -58,6 +60,8 @@ def converse(answer: Answer, begin: list[Message]) -> None:
             return
         if text == "/clear":
             turns = list(begin)
+        elif text.startswith("/") and text[1:].isalpha():
+            print(_COMMANDS)
         elif text:
             turns.append({"role": "user", "content": text})
             reply = _turn(answer, turns)

@@ -69,6 +69,9 @@ def greeting(chosen: Chosen, version: str) -> Iterator[str]:
     if [instance.engine for instance in instances] == [Engine.ECHO] and chosen.path is None:
         yield "  It answers with the question. For a real engine set OPENAI_API_KEY, ANTHROPIC_API_KEY, OLLAMA_HOST,"
         yield "  VLLM_URL or LLAMA_CPP_URL, or give a file with --config (examples/headrace.yaml has every key)."
+    elif not chosen.config.models and all("*" in served.name for instance in instances for served in instance.models):
+        yield "  No model is known by name, so /v1/models lists none, and programs that choose from it find none:"
+        yield "  start the engine before headrace, or name its models in a file or with --model."
     for warning in chosen.config.warnings():
         yield f"warning: {warning}"
 
