@@ -187,3 +187,13 @@ async def test_a_real_server_is_asked_three_times(stream: bool) -> None:
             assert request.header("authorization") == "Bearer k-123"
             body = request.json()
             assert (body["model"], body["stream"], request.path) == ("m1", stream, "/v1/chat/completions")
+
+
+def test_a_model_that_does_not_answer_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody listens at `--provider URL`: the screen shows all that failed, and the command fails with the reason."""
+    monkeypatch.setattr("asyncio.run", run_virtual)
+    with pytest.raises(Refused, match=r"m at http://127.0.0.1:1 left 12 of 12 questions unanswered: no connection"):
+        demo(provider="http://127.0.0.1:1", model="m")
+    assert "failed" in capsys.readouterr().out

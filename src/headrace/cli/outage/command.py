@@ -37,7 +37,7 @@ def outage(
     """Play the scene; `quiet` prints one JSON object instead of a screen.
 
     Raises:
-        Refused: no such model, or the trace cannot be written.
+        Refused: no such model, one that did not answer, or the trace cannot be written.
     """
     worker, name = choose(provider, model, key_env, os.environ, stream=stream)
     refuse_unwritable(trace)
@@ -48,6 +48,11 @@ def outage(
     if quiet:
         timings = {part: round(seconds, 4) for part, seconds in story.seconds.items()}
         print(json.dumps({**story.totals, "timings": timings}))
+    unanswered = [turn for turn in story.answered if turn.answer is None]
+    if unanswered:
+        details = {letter.request_id: letter.detail for letter in story.letters}
+        reason = details.get(unanswered[0].id, str(unanswered[0].error))
+        raise Refused(f"{name} left {len(unanswered)} of {len(story.answered)} questions unanswered: {reason}")
 
 
 def choose(
