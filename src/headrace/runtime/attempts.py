@@ -13,6 +13,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from headrace.errors import sockets_gone
 from headrace.model import AnswerForm, Cause, Dispatch, Outcome, OutcomeKind
@@ -23,6 +24,8 @@ from headrace.wire.adapters import Decoder, adapter_for
 from headrace.wire.frames import Frame
 from headrace.wire.openai import OpenAICall
 
+_WHOLE: Final = AnswerForm.WHOLE
+_OK: Final = Cause.OK
 _WHOLE_LIMIT = 32 * 1024 * 1024
 """Longest answer that is not streamed, in bytes."""
 _REFUSAL_LIMIT = 64 * 1024
@@ -149,7 +152,7 @@ class _Attempt:
         self._port = port
         self._clock = clock
         self._adapter = adapter_for(dispatch.instance.engine)
-        self._whole = dispatch.request.form is AnswerForm.WHOLE
+        self._whole = dispatch.request.form is _WHOLE
         self._pulse = backend.pulses[dispatch.instance.id]
         self._decoder: Decoder | None = None
         self._pieces: list[bytes] = []
@@ -263,7 +266,7 @@ class _Attempt:
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if self._status == 200:
             body, outcome = self._adapter.whole(self._call, body)
-            if outcome.cause is Cause.OK:
+            if outcome.cause is _OK:
                 self._pass((Frame(body),))
             self._finish(outcome)
         else:
@@ -281,7 +284,7 @@ class _Attempt:
         usage = None
         if self._decoder is not None:
             frames, outcome = self._decoder.finish(clean=False)
-            if outcome.cause is Cause.OK:
+            if outcome.cause is _OK:
                 self._pass(frames)
                 self._finish(outcome)
                 return
@@ -311,7 +314,7 @@ class _Attempt:
     def _finish(self, outcome: Outcome) -> None:
         if not self._done:
             self._end()
-            self._good = outcome.cause is Cause.OK
+            self._good = outcome.cause is _OK
             if not self._good and self._pulse.alarm is not None and outcome.kind is OutcomeKind.FAILURE:
                 self._pulse.alarm()
             self._port.finished(outcome)

@@ -12,6 +12,7 @@ follows as comments.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from headrace import errors
 from headrace.errors import Fault
@@ -29,6 +30,10 @@ _STREAM_HEADERS = (
     ("cache-control", "no-cache"),
     ("x-accel-buffering", "no"),
 )
+
+_STREAM: Final = AnswerForm.STREAM
+_WHOLE: Final = AnswerForm.WHOLE
+_ANSWERED: Final = Ending.ANSWERED
 
 
 class AnswerWriter:
@@ -78,7 +83,7 @@ class AnswerWriter:
         self.head: AnswerHead | None = None
         self.over = False
         """The caller has been told the end, or has left: `ending`, `status` and `attempts` say how."""
-        self.ending = Ending.ANSWERED
+        self.ending = _ANSWERED
         self.status = 200
         self.attempts = 0
         self._exchange = exchange
@@ -95,7 +100,7 @@ class AnswerWriter:
     def begin(self, head: AnswerHead) -> None:
         """See `runtime.relay.Reader`."""
         self.head = head
-        self._passes = self._call.stream and head.form is AnswerForm.STREAM
+        self._passes = self._call.stream and head.form is _STREAM
         if self._passes:
             self._open()
 
@@ -136,7 +141,7 @@ class AnswerWriter:
         """See `runtime.relay.Reader`."""
         if self.over:
             return
-        if fault is None and ending is not Ending.ANSWERED:
+        if fault is None and ending is not _ANSWERED:
             fault = errors.cancelled()
         if fault is None and self.head is None:
             fault = errors.upstream_error()
@@ -176,7 +181,7 @@ class AnswerWriter:
         if self._call.stream:
             frames = split(self._call, b"".join(self._collected))
             return b"".join(frame.data for frame in frames if self.wants_usage or not frame.usage_only)
-        if self.head.form is AnswerForm.WHOLE:
+        if self.head.form is _WHOLE:
             return b"".join(self._collected)
         return assemble(self._call, [Frame(data) for data in self._collected])
 

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from random import Random
+from typing import Final
 
 from headrace.errors import InvalidRequest, invalid_request
 from headrace.model import Flow, ServiceClass
@@ -30,6 +31,7 @@ _ID = re.compile(rb"[A-Za-z0-9._:@=+/-]{1,128}")
 _WALL_CLOCK_FROM = 1e9
 _LAST_URGENT, _LAST_NORMAL, _LAST_RANK = 3, 7, 10
 """Ends of the ranges of `x-headrace-priority` that mean interactive, normal and batch."""
+_NORMAL: Final = ServiceClass.NORMAL
 
 
 def flow_of(exchange: Exchange, user: str | None = None, priority: int | None = None) -> Flow:
@@ -113,7 +115,7 @@ def _class_of(headers: Mapping[bytes, bytes], priority: int | None) -> ServiceCl
 
 def _by_sign(priority: int | None) -> ServiceClass:
     if not priority:
-        return ServiceClass.NORMAL
+        return _NORMAL
     return ServiceClass.INTERACTIVE if priority < 0 else ServiceClass.BATCH
 
 

@@ -9,6 +9,8 @@ passes on in between passes at once. Five looks at a clock per request; none per
 
 from __future__ import annotations
 
+from typing import Final
+
 from prometheus_client import CollectorRegistry
 
 from headrace.model import CacheResult
@@ -16,6 +18,7 @@ from headrace.runtime.answer_head import AnswerHead
 from headrace.runtime.tallies import Times
 from headrace.server.ports import Reply
 
+_MISS: Final = CacheResult.MISS
 _SECONDS = (0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 
 
@@ -26,7 +29,7 @@ def own_times(registry: CollectorRegistry) -> Times:
 
 def note_overhead(times: Times, taken: float, reply: Reply, head: AnswerHead) -> None:
     """An answer is being told its end: `taken` are the seconds until the gateway had its request."""
-    if head.attempts == 1 and head.cache is CacheResult.MISS:
+    if head.attempts == 1 and head.cache is _MISS:
         own = reply.own_seconds(queued=head.waited > 0.0)
         if own is not None:
             times.note(taken + own)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
+from typing import Final
 
 import msgspec
 import structlog
@@ -29,6 +30,11 @@ from headrace.server.settings import ServerSettings
 from headrace.server.waiting import WaitingRoom
 from headrace.wire.openai import OpenAICall, fingerprint, model_body, models_body, parse
 from headrace.wire.prompt_prefix import BLOCK_TOKENS, prefix_of, session_prefix
+
+# To name a member of an enumeration costs ten times what a name of the module does.
+_STREAM: Final = AnswerForm.STREAM
+_WHOLE: Final = AnswerForm.WHOLE
+_ANSWERED: Final = Ending.ANSWERED
 
 
 class DataPath:
@@ -132,7 +138,7 @@ class DataPath:
         request_id, head, reply = writer.request.id, writer.head, writer.reply
         self._open.discard(request_id)
         self._room.leave(request_id)
-        if self._overhead is not None and reply is not None and head is not None and writer.ending is Ending.ANSWERED:
+        if self._overhead is not None and reply is not None and head is not None and writer.ending is _ANSWERED:
             note_overhead(self._overhead, writer.taken, reply, head)
         if self._log.is_enabled_for(logging.INFO):
             self._log_end(writer, head)
@@ -148,7 +154,7 @@ class DataPath:
             endpoint=call.endpoint,
             prompt_tokens=call.prompt_tokens,
             output_cap=call.output_cap,
-            form=AnswerForm.STREAM if call.stream else AnswerForm.WHOLE,
+            form=_STREAM if call.stream else _WHOLE,
             deadline=deadline_of(exchange, call.stream, now, self._wall()),
             fingerprint=fingerprint(call, scope_key(self._settings.dedup_scope, flow)) if shared else None,
             look_up=look_up,

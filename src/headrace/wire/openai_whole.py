@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 
@@ -12,6 +12,7 @@ from headrace.wire.engine_errors import in_band, read_error
 from headrace.wire.json_text import JsonObject, decode_answer, encode_answer
 from headrace.wire.openai_call import OpenAICall
 
+_OK: Final = Cause.OK
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -31,7 +32,7 @@ def read_whole(call: OpenAICall, body: bytes) -> tuple[bytes, Outcome]:
     usage = None if answer.usage is None else shapes.counted(answer.usage)
     if usage is None:
         usage = Usage(call.prompt_tokens, len(body) // 4, estimated=True)
-    return body, Outcome(Cause.OK, usage, True, status=200, cacheable=cacheable)
+    return body, Outcome(_OK, usage, True, status=200, cacheable=cacheable)
 
 
 def _read_closely(call: OpenAICall, body: bytes) -> tuple[bytes, Outcome]:
