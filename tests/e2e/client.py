@@ -10,6 +10,8 @@ from typing import Any
 
 import aiohttp
 
+from tests.patience import GUARD
+
 CHAT = "/v1/chat/completions"
 
 
@@ -106,7 +108,7 @@ class Client:
 
 
 @asynccontextmanager
-async def client(url: str, patience: float = 60.0) -> AsyncIterator[Client]:
+async def client(url: str, patience: float = GUARD) -> AsyncIterator[Client]:
     """A client for `url` that opens as many connections as it needs, each for one request.
 
     `patience` is the longest time for one answer in seconds.

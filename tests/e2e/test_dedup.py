@@ -83,7 +83,7 @@ async def test_when_all_have_left_the_engine_is_let_go() -> None:
         await engine.got(1)
         for caller in callers:
             caller.cancel()
-        await engine.until(lambda: engine.closed_by_peer == 1, within=1.0)
+        await engine.until(lambda: engine.closed_by_peer == 1)
         await gate.idle()
 
     assert len(engine.requests) == 1

@@ -43,7 +43,7 @@ async def test_neither_the_queue_nor_the_engine_counts() -> None:
 
     assert float(second.headers["x-headrace-queue-ms"]) >= 1000 * ENGINE_SECONDS - 1
     assert count == 2
-    assert 0.0 < seconds < 0.1 * ENGINE_SECONDS
+    assert 0.0 < seconds < 0.5 * ENGINE_SECONDS
 
 
 @virtually
