@@ -16,6 +16,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 import typer
 
 from headrace.cli import Refused
+from headrace.cli.groups import From
 from headrace.cli.replies import DEFAULT_URL, base_of, message_of
 
 PATIENCE = 30.0
@@ -28,8 +29,6 @@ AdminKey = Annotated[
     str | None, typer.Option("--key", help="Key of its admin API, if it has one.", envvar="HEADRACE_ADMIN_KEY")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as it came.")]
-
-__all__ = ["DEFAULT_URL", "AdminClient", "AdminKey", "AsJson", "GatewayUrl"]
 
 
 class AdminClient:
@@ -124,6 +123,15 @@ class AdminClient:
         if isinstance(reason, UnicodeError | ValueError) and not isinstance(reason, OSError):
             return f"'{self.url}' is no address of a gateway, or the key holds characters that no header may carry"
         return f"{self.url} cannot be reached"
+
+
+def admin_client(*, gateway: GatewayUrl = DEFAULT_URL, key: AdminKey = None) -> AdminClient:
+    """The gateway that a command's options name."""
+    return AdminClient(gateway, key)
+
+
+Client = Annotated[AdminClient, From(admin_client)]
+"""For commands that are `grouped`: the gateway of `--gateway` and `--key`."""
 
 
 def _is_address(url: str) -> bool:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from headrace.cli import Refused
-from headrace.cli.admin_client import DEFAULT_URL, AdminClient, AdminKey, GatewayUrl, instance_path
+from headrace.cli.admin_client import AdminClient, Client, instance_path
+from headrace.cli.groups import grouped
 from headrace.cli.options import LOOPBACK
 from headrace.config.environment import PORTS, address_of
 from headrace.model import Engine, Tier
@@ -47,6 +48,7 @@ class Step(NamedTuple):
     models: tuple[str, ...] = ()
 
 
+@grouped
 def discover(
     where: Annotated[list[str], typer.Argument(metavar="[KIND] URL", help="Where it is; or its kind alone: here.")],
     *,
@@ -60,13 +62,11 @@ def discover(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what is there.")] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Take back what was registered from this URL.")] = False,
-    gateway: GatewayUrl = DEFAULT_URL,
-    key: AdminKey = None,
+    client: Client,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found and done as JSON.")] = False,
 ) -> None:
     """List the models of an engine (LM Studio, Ollama, vLLM, llama.cpp, ...) and register it with a running gateway."""
     kind, address = place_of(where)
-    client = AdminClient(gateway, key)
     if not dry_run and same_place(client.url) == same_place(address):
         raise Refused(f"{address} is the gateway itself; give the address of an engine")
     if remove:

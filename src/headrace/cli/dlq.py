@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,7 @@ import typer
 
 from headrace.cli import Refused
 from headrace.cli.admin_client import AdminKey
+from headrace.cli.groups import From, grouped
 from headrace.cli.replies import DEFAULT_URL, Url
 from headrace.model import ServiceClass
 
@@ -45,6 +47,63 @@ Numbers = Annotated[list[int], typer.Argument(metavar="ID...", help="Numbers of 
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, one letter a line.")]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the letters are: in a file, or in a running gateway."""
+
+    db: Db = None
+    config: ConfigOption = None
+    gateway: Gateway = None
+    key: AdminKey = None
+
+    def letters(self, *, made: bool = False) -> LetterSource:
+        """The letters there; `made`: a file that is not there is made. Raises Refused."""
+        from headrace.cli.letters import FileLetters, letters_path
+
+        if self.gateway is None:
+            return FileLetters(letters_path(self.db, self.config, os.environ, made=made))
+        if self.db is not None:
+            raise Refused("--db names a file and --gateway a running gateway; take one of them")
+        from headrace.cli.letters_remote import GatewayLetters
+
+        return GatewayLetters(self.gateway, self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Which letters are meant, their model apart."""
+
+    reason: Reason = None
+    tenant: Tenant = None
+    user: User = None
+    service_class: Class = None
+    tried: Instance = None
+    since: Since = None
+    until: Until = None
+
+    def which(self, model: str | None, limit: int) -> LetterFilter:
+        """At most so many of them, the youngest. Raises Refused."""
+        from headrace.cli.letters import since as moment
+        from headrace.runtime.stores import LetterFilter
+
+        now = datetime.now(UTC)
+        return LetterFilter(
+            reason=self.reason,
+            model=model,
+            tenant=self.tenant,
+            user=self.user,
+            service_class=self.service_class,
+            instance=self.tried,
+            since=moment(self.since, now),
+            until=moment(self.until, now),
+            limit=limit,
+        )
+
+
+Where = Annotated[Place, From(Place)]
+Filters = Annotated[Chosen, From(Chosen)]
+
+
 @dlq.callback()
 def _start() -> None:
     """Dead letters: requests that were accepted and could not be answered."""
@@ -54,29 +113,15 @@ def _start() -> None:
 
 
 @dlq.command("list")
+@grouped
 def list_letters(
-    *,
-    db: Db = None,
-    config: ConfigOption = None,
-    gateway: Gateway = None,
-    key: AdminKey = None,
-    reason: Reason = None,
-    model: Model = None,
-    tenant: Tenant = None,
-    user: User = None,
-    service_class: Class = None,
-    tried: Instance = None,
-    since: Since = None,
-    until: Until = None,
-    limit: Limit = 100,
-    as_json: AsJson = False,
+    *, where: Where, filters: Filters, model: Model = None, limit: Limit = 100, as_json: AsJson = False
 ) -> None:
     """List letters, the youngest first."""
     from headrace.cli.letters import letters_table, line_of
     from headrace.cli.tables import show
 
-    source = _source(db, config, gateway, key)
-    found = source.list(_filter(reason, model, tenant, user, service_class, tried, since, until, limit))
+    found = where.letters().list(filters.which(model, limit))
     if as_json:
         for one in found:
             print(line_of(one))
@@ -87,33 +132,25 @@ def list_letters(
 
 
 @dlq.command("show")
+@grouped
 def show_letter(
     letter_id: Annotated[int, typer.Argument(metavar="ID", help="Number of the letter, as `list` shows it.")],
     *,
-    db: Db = None,
-    config: ConfigOption = None,
-    gateway: Gateway = None,
-    key: AdminKey = None,
+    where: Where,
 ) -> None:
     """Print everything that is kept of one letter, the request included."""
     from headrace.cli.letters import letter_json
 
-    print(letter_json(_source(db, config, gateway, key).letter(letter_id)))
+    print(letter_json(where.letters().letter(letter_id)))
 
 
 @dlq.command("watch")
-def watch(
-    *,
-    db: Db = None,
-    config: ConfigOption = None,
-    gateway: Gateway = None,
-    key: AdminKey = None,
-    as_json: AsJson = False,
-) -> None:
+@grouped
+def watch(*, where: Where, as_json: AsJson = False) -> None:
     """Print new letters as they come, until Ctrl-C."""
     from headrace.cli.letters import line_of, told
 
-    for new in _source(db, config, gateway, key).watch():
+    for new in where.letters().watch():
         if isinstance(new, int):
             print(f"{new} letters came too fast to be told", file=sys.stderr)
         else:
@@ -121,33 +158,19 @@ def watch(
 
 
 @dlq.command("export")
-def export(
-    *,
-    db: Db = None,
-    config: ConfigOption = None,
-    gateway: Gateway = None,
-    key: AdminKey = None,
-    reason: Reason = None,
-    model: Model = None,
-    tenant: Tenant = None,
-    user: User = None,
-    service_class: Class = None,
-    tried: Instance = None,
-    since: Since = None,
-    until: Until = None,
-    limit: Limit = MOST_LETTERS,
-) -> None:
+@grouped
+def export(*, where: Where, filters: Filters, model: Model = None, limit: Limit = MOST_LETTERS) -> None:
     """Print letters as JSON, one a line, requests included; they stay."""
-    which = _filter(reason, model, tenant, user, service_class, tried, since, until, limit)
-    _print_lines(_source(db, config, gateway, key).export(which))
+    _print_lines(where.letters().export(filters.which(model, limit)))
 
 
 @dlq.command("drain")
-def drain(*, db: Db = None, config: ConfigOption = None, gateway: Gateway = None, key: AdminKey = None) -> None:
+@grouped
+def drain(*, where: Where) -> None:
     """Print all letters as JSON, one a line, and remove them; keep the output, it is the only copy."""
     from headrace.runtime.stores import LetterFilter
 
-    source = _source(db, config, gateway, key)
+    source = where.letters()
     free: list[int] = []
     for line in source.export(LetterFilter(limit=MOST_LETTERS)):
         letter = json.loads(line)
@@ -160,19 +183,17 @@ def drain(*, db: Db = None, config: ConfigOption = None, gateway: Gateway = None
 
 
 @dlq.command("import")
+@grouped
 def import_letters(
     file: Annotated[Path, typer.Argument(help="What `export` or `drain` printed.")],
     *,
-    db: Db = None,
-    config: ConfigOption = None,
-    gateway: Gateway = None,
-    key: AdminKey = None,
+    where: Where,
 ) -> None:
     """Take exported letters in under their numbers; those that are here already stay as they are.
 
     Lines that are no letters are told, and make the exit code 1.
     """
-    source = _source(db, config, gateway, key, made=True)
+    source = where.letters(made=True)
     try:
         with file.open("rb") as lines:
             taken = source.take_in(lines)
@@ -188,49 +209,29 @@ def import_letters(
 
 
 @dlq.command("delete")
-def delete(
-    ids: Numbers,
-    *,
-    db: Db = None,
-    config: ConfigOption = None,
-    gateway: Gateway = None,
-    key: AdminKey = None,
-) -> None:
+@grouped
+def delete(ids: Numbers, *, where: Where) -> None:
     """Remove letters; nothing of them is left."""
-    print(f"removed {_source(db, config, gateway, key).delete(ids)} letters")
+    print(f"removed {where.letters().delete(ids)} letters")
 
 
 @dlq.command("release")
-def release(
-    ids: Numbers,
-    *,
-    db: Db = None,
-    config: ConfigOption = None,
-    gateway: Gateway = None,
-    key: AdminKey = None,
-) -> None:
+@grouped
+def release(ids: Numbers, *, where: Where) -> None:
     """Let letters be sent again whose replay was cut short. Its call may have been made: look before you do."""
-    print(f"released {_source(db, config, gateway, key).release(ids)} letters")
+    print(f"released {where.letters().release(ids)} letters")
 
 
 @dlq.command("replay")
+@grouped
 def replay(
     ids: Annotated[
         list[int] | None, typer.Argument(metavar="ID...", help="Numbers of letters; else the filters.")
     ] = None,
     *,
-    db: Db = None,
-    config: ConfigOption = None,
-    gateway: Gateway = None,
-    key: AdminKey = None,
-    reason: Reason = None,
-    only_model: Annotated[str | None, typer.Option(help="Only requests for this model.")] = None,
-    tenant: Tenant = None,
-    user: User = None,
-    service_class: Class = None,
-    tried: Instance = None,
-    since: Since = None,
-    until: Until = None,
+    where: Where,
+    filters: Filters,
+    only_model: Model = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, the youngest.")] = 1000,
     url: Url = DEFAULT_URL,
     model: Annotated[str | None, typer.Option(help="Ask this model instead of the one asked at first.")] = None,
@@ -248,60 +249,17 @@ def replay(
     from headrace.cli import replay as by_file
     from headrace.cli import replay_remote as by_gateway
 
-    which = _filter(reason, only_model, tenant, user, service_class, tried, since, until, limit)
-    if gateway is not None:
+    which = filters.which(only_model, limit)
+    if where.gateway is not None:
         asked = by_gateway.Asked(tuple(ids or ()), which, model, instance, rate, webhook)
-        well = by_gateway.replay(gateway, key, asked, detach=detach, dry_run=dry_run)
+        well = by_gateway.replay(where.gateway, where.key, asked, detach=detach, dry_run=dry_run)
     elif instance or webhook or detach:
         raise Refused("--instance, --webhook and --detach need --gateway: the gateway itself sends its letters then")
     else:
         plan = by_file.Plan(url=url, rate=rate, model=model)
-        well = by_file.replay(_source(db, config, None, None), ids or (), which, plan, dry_run=dry_run)
+        well = by_file.replay(where.letters(), ids or (), which, plan, dry_run=dry_run)
     if not well:
         raise typer.Exit(1)
-
-
-def _source(
-    db: Path | None, config: Path | None, gateway: str | None, key: str | None, *, made: bool = False
-) -> LetterSource:
-    """Where the letters are. Raises Refused."""
-    from headrace.cli.letters import FileLetters, letters_path
-
-    if gateway is None:
-        return FileLetters(letters_path(db, config, os.environ, made=made))
-    if db is not None:
-        raise Refused("--db names a file and --gateway a running gateway; take one of them")
-    from headrace.cli.letters_remote import GatewayLetters
-
-    return GatewayLetters(gateway, key)
-
-
-def _filter(
-    reason: str | None,
-    model: str | None,
-    tenant: str | None,
-    user: str | None,
-    service_class: ServiceClass | None,
-    tried: str | None,
-    since: str | None,
-    until: str | None,
-    limit: int,
-) -> LetterFilter:
-    from headrace.cli.letters import since as moment
-    from headrace.runtime.stores import LetterFilter
-
-    now = datetime.now(UTC)
-    return LetterFilter(
-        reason=reason,
-        model=model,
-        tenant=tenant,
-        user=user,
-        service_class=service_class,
-        instance=tried,
-        since=moment(since, now),
-        until=moment(until, now),
-        limit=limit,
-    )
 
 
 def _print_lines(lines: Iterable[bytes]) -> None:

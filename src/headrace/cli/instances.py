@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli import Refused
-from headrace.cli.admin_client import DEFAULT_URL, AdminClient, AdminKey, AsJson, GatewayUrl, instance_path
+from headrace.cli.admin_client import AdminClient, AsJson, Client, instance_path
+from headrace.cli.groups import grouped
 from headrace.model import Tier
 
 if TYPE_CHECKING:
@@ -24,9 +25,10 @@ Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Names of instan
 
 
 @instances.command("list")
-def list_instances(*, gateway: GatewayUrl = DEFAULT_URL, key: AdminKey = None, as_json: AsJson = False) -> None:
+@grouped
+def list_instances(*, client: Client, as_json: AsJson = False) -> None:
     """List the instances and how they are doing."""
-    answer = AdminClient(gateway, key).get("/instances")
+    answer = client.get("/instances")
     if as_json:
         _print(answer)
         return
@@ -38,11 +40,10 @@ def list_instances(*, gateway: GatewayUrl = DEFAULT_URL, key: AdminKey = None, a
 
 
 @instances.command("show")
-def show_instance(
-    instance: Id, *, gateway: GatewayUrl = DEFAULT_URL, key: AdminKey = None, as_json: AsJson = False
-) -> None:
+@grouped
+def show_instance(instance: Id, *, client: Client, as_json: AsJson = False) -> None:
     """Show everything about one instance."""
-    answer = AdminClient(gateway, key).get(instance_path(instance))
+    answer = client.get(instance_path(instance))
     if as_json:
         _print(answer)
         return
@@ -50,6 +51,7 @@ def show_instance(
 
 
 @instances.command("add")
+@grouped
 def add_instance(
     address: Annotated[str, typer.Argument(help="Base URL, as http://127.0.0.1:8001; none for echo.")] = "",
     *,
@@ -65,8 +67,7 @@ def add_instance(
     window_tokens: Annotated[str | None, typer.Option(help="Prompt tokens not begun, auto, or none.")] = None,
     api_key_env: Annotated[str | None, typer.Option(help="Variable of the gateway that holds its key.")] = None,
     metadata: Annotated[list[str] | None, typer.Option(help="A label, as rack=7. May be repeated.")] = None,
-    gateway: GatewayUrl = DEFAULT_URL,
-    key: AdminKey = None,
+    client: Client,
     as_json: AsJson = False,
 ) -> None:
     """Register an instance; it is used at once, and again after a restart of the gateway."""
@@ -76,7 +77,7 @@ def add_instance(
     body = {field: value for field, value in given.items() if value is not None}
     if window_tokens is not None:
         body["window_tokens"] = _count(window_tokens)
-    _added(AdminClient(gateway, key).post("/instances", body), as_json=as_json)
+    _added(client.post("/instances", body), as_json=as_json)
 
 
 def _added(answer: Mapping[str, object], *, as_json: bool) -> None:
@@ -94,9 +95,9 @@ def _warn(answer: Mapping[str, object]) -> None:
 
 
 @instances.command("remove")
-def remove_instances(which: Ids, *, gateway: GatewayUrl = DEFAULT_URL, key: AdminKey = None) -> None:
+@grouped
+def remove_instances(which: Ids, *, client: Client) -> None:
     """Remove instances: what runs there ends there, what waits goes elsewhere."""
-    client = AdminClient(gateway, key)
     for name in which:
         answer = client.delete(instance_path(name))
         print(f"removed {name}")
@@ -104,9 +105,9 @@ def remove_instances(which: Ids, *, gateway: GatewayUrl = DEFAULT_URL, key: Admi
 
 
 @instances.command("drain")
-def drain_instances(which: Ids, *, gateway: GatewayUrl = DEFAULT_URL, key: AdminKey = None) -> None:
+@grouped
+def drain_instances(which: Ids, *, client: Client) -> None:
     """Send nothing new to instances; what runs there ends."""
-    client = AdminClient(gateway, key)
     for name in which:
         answer = client.post(instance_path(name, "drain"))
         print(f"{name} gets nothing new; {_entry(answer).get('in_flight')} requests are running there")
@@ -114,9 +115,9 @@ def drain_instances(which: Ids, *, gateway: GatewayUrl = DEFAULT_URL, key: Admin
 
 
 @instances.command("undrain")
-def undrain_instances(which: Ids, *, gateway: GatewayUrl = DEFAULT_URL, key: AdminKey = None) -> None:
+@grouped
+def undrain_instances(which: Ids, *, client: Client) -> None:
     """Send to instances again."""
-    client = AdminClient(gateway, key)
     for name in which:
         answer = client.post(instance_path(name, "undrain"))
         print(f"{name} is used again")
@@ -124,19 +125,20 @@ def undrain_instances(which: Ids, *, gateway: GatewayUrl = DEFAULT_URL, key: Adm
 
 
 @instances.command("reset")
-def reset_breakers(which: Ids, *, gateway: GatewayUrl = DEFAULT_URL, key: AdminKey = None) -> None:
+@grouped
+def reset_breakers(which: Ids, *, client: Client) -> None:
     """Close the circuit breakers of instances and end their cooldown."""
-    _work_breakers("reset", which, gateway, key)
+    _work_breakers("reset", which, client)
 
 
 @instances.command("trip")
-def trip_breakers(which: Ids, *, gateway: GatewayUrl = DEFAULT_URL, key: AdminKey = None) -> None:
+@grouped
+def trip_breakers(which: Ids, *, client: Client) -> None:
     """Open the circuit breakers of instances: nothing is sent there until a probe finds them well."""
-    _work_breakers("trip", which, gateway, key)
+    _work_breakers("trip", which, client)
 
 
-def _work_breakers(how: str, which: Sequence[str], gateway: str, key: str | None) -> None:
-    client = AdminClient(gateway, key)
+def _work_breakers(how: str, which: Sequence[str], client: AdminClient) -> None:
     for name in which:
         answer = client.post(instance_path(name, how).replace("/instances/", "/circuit-breakers/", 1))
         wait = answer.get("breaker_opens_in_seconds")
