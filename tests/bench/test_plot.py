@@ -45,5 +45,5 @@ def test_an_unknown_ending_is_told_before_the_run(tmp_path: Path) -> None:
 def test_an_absent_library_is_told_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence with the command."""
     monkeypatch.setattr("headrace.bench.plot.find_spec", lambda _: None)
-    with pytest.raises(Undrawable, match=r"^plots need matplotlib: pip install 'headrace\[sim\]'$"):
+    with pytest.raises(Undrawable, match=r"^pictures need matplotlib: \S+ -m pip install matplotlib$"):
         check(Path("p.png"))
