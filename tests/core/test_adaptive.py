@@ -28,6 +28,20 @@ def test_doubles_each_second_until_the_first_sign() -> None:
     assert seen == [11, 16, 22, 32]
 
 
+def test_doubles_in_each_window_while_tokens_come_fast() -> None:
+    """Where twice as many cannot be too slow, each half second doubles; an unused limit, or a sign, is heeded all the
+    same."""
+    limit = searching()
+
+    for _ in range(3):
+        limit.tick(limit.limit, 0.2, 0.2, strained=False, easy=True)
+    fast = limit.limit
+    limit.tick(2, 0.2, 0.2, strained=False, easy=True)
+    limit.tick(limit.limit, 0.2, 0.2, strained=True, easy=True)
+
+    assert (fast, limit.limit) == (64, 64)
+
+
 def test_grows_slowly_after_a_sign() -> None:
     """Two signs in a row end the doubling; then it is a tenth less at a sign, a twentieth more without."""
     limit = searching()

@@ -182,7 +182,7 @@ def test_a_slow_reader_is_sent_more_while_it_reads() -> None:
 
 
 def test_a_new_instance_without_a_fixed_limit_opens_when_it_was_seen_calm() -> None:
-    """Two streams first; a window in which they made tokens and nothing was read tells its pace, and eight may go."""
+    """Two streams first; when these have made some tokens, they tell its pace, and eight may go."""
     one = Gate(Instance(id="a", max_concurrent=64, adaptive=True, window_tokens=100_000), Settings())
     lone = enter(one, 10, 100.0)
     guest = one.enter(10, _CLASS, True, 100.0)
@@ -190,8 +190,9 @@ def test_a_new_instance_without_a_fixed_limit_opens_when_it_was_seen_calm() -> N
     assert one.opens_at(100.0) == pytest.approx(110.0)
     for place in (lone, guest):
         one.started(place, 100.1)
-    one.progressed(lone, 20, 100.6)
-    one.progressed(lone, 20, 101.1)
+    one.progressed(lone, 4, 100.2)
+    assert one.limit == 1
+    one.progressed(lone, 12, 100.5)
 
     assert one.pace.base == pytest.approx(0.025)
     assert one.limit == 8

@@ -7,11 +7,11 @@ Additive increase, multiplicative decrease (Chiu and Jain 1989) once per half se
 * soft: tokens come slower than the target: by as much as they are too slow, at most 3 % at a time. Or its own metrics
   show a long queue that does not move, a full KV cache or preemptions: x 0.9;
 * neither, the limit is in use and tokens come clearly faster than the target: + max(1, 5 %). Before two signs in a row
-  it doubles each second (slow start).
+  it doubles each second (slow start), or in each half second in which tokens take a quarter of the target at most.
 
 How fast tokens can be on this machine, and so what is slow, shows only where next to nothing else runs. So where a
-stream comes to an idle instance that was never seen calm, one more at most goes with it, for about a second: else a
-slow machine that begins under a flood would be held to the pace of a fast one for good.
+stream comes to an idle instance that was never seen calm, one more at most goes with it, for half a second to a second:
+else a slow machine that begins under a flood would be held to the pace of a fast one for good.
 
 The limit is a matter of pace, not of room, so an eighth more places are kept for guests: users who hold less than an
 eighth of what is in flight do not wait for another's answer to end. They are charged like everybody; where all users
@@ -27,7 +27,8 @@ from __future__ import annotations
 from math import inf
 
 _START = 8.0
-_DOUBLING = 2.0**0.5
+_STEP, _EASY_STEP = 2.0**0.5, 2.0
+"""What it grows by in one window of the slow start."""
 _LOOK = 10.0
 """Seconds after which the search begins though the machine was not seen calm."""
 _HARD, _SOFT = 0.7, 0.9
@@ -164,7 +165,7 @@ class AdaptiveLimit:
             self._hard_at = now
             self.value = max(1.0, self.value * _HARD)
 
-    def tick(self, in_flight: int, pace: float, at_once: float, strained: bool) -> None:
+    def tick(self, in_flight: int, pace: float, at_once: float, strained: bool, easy: bool = False) -> None:
         """One window is over.
 
         Args:
@@ -172,6 +173,7 @@ class AdaptiveLimit:
             pace: seconds per token of the last seconds as a multiple of the target; 0: no stream moved.
             at_once: the same in this window alone; ends the slow start.
             strained: the engine's own metrics show a soft sign.
+            easy: tokens come so fast that there may be twice as many streams.
         """
         if self.looking:
             return
@@ -180,7 +182,7 @@ class AdaptiveLimit:
             self._signs = self._signs + 1 if used and (at_once > 1.0 or strained) else 0
             self._slow_start = self._signs < _SIGNS
             if self._slow_start and used and not self._signs:
-                self.value = min(float(self.most), self.value * _DOUBLING)
+                self.value = min(float(self.most), self.value * (_EASY_STEP if easy else _STEP))
         elif strained or pace > 1.0:
             wanted = max(self._floor, self.value * (_SOFT if strained else max(_EASED, 1.0 / pace)))
             self.value = min(self.value, wanted)

@@ -167,10 +167,11 @@ class Gate:
     def _behind(self, in_flight: int, may_wait: float, now: float) -> bool:
         """More would wait at an engine without metrics than may: so many, or a part of what it was seen to run, or what
         it finishes in a moment."""
+        if self.turnover.takes(in_flight, 0, now):
+            return False
         most = self.breadth.most
         may_wait = max(may_wait, most * _PART_WAITING)
-        over = self.pending >= may_wait and in_flight >= most + may_wait
-        return over and not self.turnover.takes(in_flight, 0, now)
+        return self.pending >= may_wait and in_flight >= most + may_wait
 
     def _overfull(self, tokens: int, service_class: ServiceClass, may_wait: float, now: float) -> str:
         """Why the engine's own metrics, which are known, forbid it."""
@@ -270,7 +271,7 @@ class Gate:
         if self._first is not None:
             self._learn_prefill(self._first[0], self._first[1], now)
         self._count(place, tokens, now)
-        if now - self.pace.since >= WINDOW:
+        if now - self.pace.since >= WINDOW or (self.limiter.looking and self.pace.shows(now)):
             self._tick(now)
 
     def reported(self, report: EngineReport | None, now: float) -> None:
@@ -378,15 +379,14 @@ class Gate:
 
     def _tick(self, now: float) -> None:
         """Twice a second: let the limits follow what the last window showed."""
-        if not self.pace.tick(self.in_flight - self.pending, self.limiter.most, self.prefill_seconds, now):
-            return
         settings, pace = self._settings, self.pace
+        pace.close(self.in_flight - self.pending, self.limiter.most, self.prefill_seconds, now)
         if pace.base:
             self.limiter.looked()
         wanted, borne, guarded = self._aim(now)
         target = pace.target(wanted, settings.tpot_most)
         strained = self.engine.strained(settings.kv_below, now)
-        self.limiter.tick(self.in_flight, pace.crowded(target), pace.crowding(target), strained)
+        self.limiter.tick(self.in_flight, pace.crowded(target), pace.crowding(target), strained, pace.easy(target))
         protected = pace.tpot_protected if guarded else pace.tpot
         target = pace.target(borne, settings.tpot_most)
         still = guarded and protected is None and self.in_flight > self.batch_in_flight

@@ -17,6 +17,10 @@ from __future__ import annotations
 
 WINDOW = 0.5
 """Seconds of one window."""
+_GLANCE, _TELLING = 0.2, 16.0
+"""Seconds, and tokens in them, from which next to nothing but a lone stream shows how fast the machine is."""
+_EASY = 0.25
+"""Part of the target up to which tokens are so fast that there may be twice as many streams."""
 _BASE_RISE = 0.0002
 _SMOOTH = 0.5
 _SMOOTH_SLOW = 0.1
@@ -126,6 +130,15 @@ class Pace:
         """The same at this moment: less steady, but first to show."""
         return _felt(self._all.value or 0.0, self._share, target)
 
+    def shows(self, now: float) -> bool:
+        """Enough was seen of a machine with next to nothing to do; the window need not go on."""
+        return now - self.since >= _GLANCE and self._all.tokens >= _TELLING
+
+    def easy(self, target: float) -> bool:
+        """Twice as many streams keep within `target`, even if half of those that are here do not show yet: n times as
+        many make tokens n times as slow at most."""
+        return self.tpot is not None and self.tpot <= _EASY * target
+
     def progressed(self, seconds: float, tokens: int, protected: bool) -> None:
         """A stream made `tokens` tokens in `seconds`."""
         self._all.seconds += seconds
@@ -134,8 +147,8 @@ class Pace:
             self._protected.seconds += seconds
             self._protected.tokens += tokens
 
-    def tick(self, decoding: int, most: int, prefill_seconds: float, now: float) -> bool:
-        """Close the window if its time is over; True when it was closed.
+    def close(self, decoding: int, most: int, prefill_seconds: float, now: float) -> None:
+        """The window is over (`now - since` says when) and the next one begins.
 
         Args:
             decoding: streams past their first token.
@@ -144,8 +157,6 @@ class Pace:
             now: monotonic seconds.
         """
         length = now - self.since
-        if length < WINDOW:
-            return False
         made, spent = self._all.tokens, self.prompt_tokens * prefill_seconds
         share = spent / length
         if made:
@@ -163,7 +174,6 @@ class Pace:
             self.base = self.tpot if self.base == 0.0 else min(self.base * (1.0 + _BASE_RISE), self.tpot)
         self.since = now
         self.prompt_tokens = 0.0
-        return True
 
     def target(self, wanted: float, most: float) -> float:
         """The TPOT to hold: `wanted`, or four times the unloaded one up to `most` where the machine is slower.
