@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.core.accounts import Accounts
+from headrace.core.planting import PlantTree
 from headrace.core.pool import Pool
 from headrace.core.settings import FairnessSettings, PolicyName
 from headrace.core.ticket import Call
@@ -21,7 +22,7 @@ def running(accounts: Accounts, to: Pool, **asked: Any) -> Call:
     """A call of 100 prompt tokens that was just dispatched, 50 output tokens expected."""
     made = call(to, prompt_tokens=100, **asked)
     made.expected = 50
-    made.entry = to.tree.push(made, accounts.path(made.flow))
+    made.entry = to.tree.push(made, made.flow)
     pick = to.tree.pick(lambda _: to.members[0])
     assert pick is not None
     made.charge = to.tree.grant(pick[0], accounts.price(made, pick[1], 0.0))
@@ -126,7 +127,8 @@ def test_turns_cost_one_each() -> None:
 
 def test_first_come_first_served_knows_no_accounts() -> None:
     """One queue, ordered by arrival alone."""
-    accounts = Accounts(FairnessSettings(policy=PolicyName.FIFO))
+    settings = FairnessSettings(policy=PolicyName.FIFO)
+    accounts, tree = Accounts(settings), PlantTree(settings)()
     made = call(pool(engine("a")), deadline=1.0, service_class=ServiceClass.BATCH)
-    assert accounts.path(made.flow) == ()
+    assert tree.leaf(made.flow) is tree.root
     assert accounts.order(made, 5.0, 60.0) == (0.0, 0.0)

@@ -53,10 +53,6 @@ class Accounts:
         self.estimate_error: float | None = None
         """Mean of |expected - real| / real output tokens of late."""
 
-    def path(self, flow: Flow) -> tuple[str, ...]:
-        """Where in the share tree a flow stands; FIFO knows one queue only."""
-        return () if self._in_line else flow
-
     def expect(self, request: Request) -> int:
         """Output tokens to expect."""
         return self._estimator.expect(request.flow, request.model, request.endpoint, request.output_cap)
@@ -141,7 +137,8 @@ class Accounts:
                 call.leader.request.flow, call.request.model, call.request.endpoint, usage.completion
             )
             self._judge(call.expected, usage.completion)
-        self._close(call, self._cost(call, max(0, usage.prompt - usage.cached), usage.completion), now)
+        uncached = usage.prompt - usage.cached
+        self._close(call, self._cost(call, uncached if uncached > 0 else 0, usage.completion), now)
 
     def drop(self, call: Call, usage: Usage | None, now: float) -> None:
         """The call failed for good or never ran: charge what the engine reported, if anything."""
@@ -169,7 +166,7 @@ class Accounts:
         if call.charge is not None:
             cost = call.charge.cost
             old.tree.close(call.charge, 0.0)
-            call.charge = call.pool.tree.open(self.path(call.flow), cost)
+            call.charge = call.pool.tree.open(call.flow, cost)
 
     def _prices(self, model: str, state: InstanceState) -> tuple[float, float]:
         settings = self._settings
@@ -206,7 +203,7 @@ class Accounts:
         self.received.add(call.flow, share - charge.cost, now)
         riders = [ticket for ticket in call.members.values() if ticket is not call.leader]
         # All are opened before one is closed: closing may raise the floor, and with it what the others start from.
-        charges = [tree.open(self.path(ticket.request.flow), 0.0) for ticket in riders]
+        charges = [tree.open(ticket.request.flow, 0.0) for ticket in riders]
         for ticket in riders:
             self.received.add(ticket.request.flow, share, now)
         tree.close(charge, share)

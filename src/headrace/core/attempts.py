@@ -6,6 +6,8 @@ whatever way the attempt ended.
 
 from __future__ import annotations
 
+from typing import Final
+
 from headrace.core.accounts import Accounts
 from headrace.core.book import Book
 from headrace.core.hedging import Hedger
@@ -17,6 +19,10 @@ from headrace.core.settings import Settings
 from headrace.core.share import Node
 from headrace.core.ticket import Call, Second, State
 from headrace.model import Abort, AnswerForm, AttemptRecord, Cause, Dispatch, Outcome
+
+_RUNNING: Final = State.RUNNING
+_STREAM: Final = AnswerForm.STREAM
+_OK: Final = Cause.OK
 
 
 class Attempts:
@@ -41,17 +47,18 @@ class Attempts:
     def send(self, call: Call, state: InstanceState, leaf: Node[Call], cost: float, now: float) -> None:
         """Send a call to an instance that has room for it; `cost` is what its account at `leaf` was charged for it."""
         request, pool, book = call.request, call.pool, self._book
-        call.move(State.RUNNING)
+        call.move(_RUNNING)
         call.waited += now - call.entered
         call.leaf = leaf
         call.attempt += 1
         call.number = call.attempt
         call.first = None
         call.tried += (state.instance.id,)
-        streamed = request.form is AnswerForm.STREAM
+        streamed = request.form is _STREAM
         call.place = state.acquire(request, weight(state, call), streamed, now, call.flow.service_class, call.carried)
         for other in state.pools:
-            other.touch(state)
+            if other.tree.root.queued:
+                other.touch(state)
         self._router.picked(state)
         if pool.dispatched(cost, now):
             self._accounts.lead(pool)
@@ -124,7 +131,7 @@ class Attempts:
     def _give_back(self, call: Call, attempt: int, place: Place, outcome: Outcome, now: float) -> str:
         state = place.state
         state.release(place, outcome, self._recovery, now)
-        if outcome.cause is not Cause.OK:
+        if outcome.cause is not _OK:
             call.records += (_record(call, attempt, place, outcome, now),)
         self.touch(state)
         pool = call.pool

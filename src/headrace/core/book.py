@@ -7,6 +7,7 @@ given back here.
 from __future__ import annotations
 
 from math import inf
+from typing import Final
 
 from headrace.core.catalogue import Route
 from headrace.core.dedup import FlightIndex
@@ -29,6 +30,7 @@ from headrace.model import (
     Usage,
 )
 
+_DONE: Final = State.DONE
 _CLOSED = frozenset({Ending.ANSWERED, Ending.REJECTED, Ending.CANCELLED})
 """Endings without a dead letter: the caller has an answer, or is gone."""
 _TURNED_AWAY = _CLOSED | {Ending.RATE_LIMITED, Ending.MODEL_NOT_FOUND, Ending.DRAINING}
@@ -90,21 +92,16 @@ class Book:
         instance: str = "",
     ) -> None:
         """End a call with all its tickets. They part, so that nothing is left for the garbage collector to find."""
-        self.close(call)
-        for ticket in call.members.values():
-            self.settle(ticket, ending, fault, now, usage, instance)
-        call.members.clear()
-
-    def close(self, call: Call) -> None:
-        """The call is over; its tickets are settled by the caller of this."""
-        call.move(State.DONE)
+        call.move(_DONE)
         del self.calls[call.id]
         if call.key is not None:
             self.flights.drop(call)
-        timers = self.timers
         for timer in (call.retry, call.promotion, call.hedging):
             if timer is not None:
-                timers.cancel(timer)
+                self.timers.cancel(timer)
+        for ticket in call.members.values():
+            self.settle(ticket, ending, fault, now, usage, instance)
+        call.members.clear()
 
     def admit(self, request: Request, call: Call, lease: Lease | None, cache: CacheResult, now: float) -> Ticket:
         """Begin a ticket: the request has passed the door."""

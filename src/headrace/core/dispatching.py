@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from typing import Final
 
 from headrace.core.accounts import Accounts
 from headrace.core.adaptive import GUESTS
@@ -21,6 +22,10 @@ from headrace.core.ticket import Call, State
 from headrace.core.timers import Timer
 from headrace.model import ServiceClass
 
+_QUEUED: Final = State.QUEUED
+_BATCH: Final = ServiceClass.BATCH
+_NONE: Final = Room.NONE
+_ANYBODY: Final = Room.ANYBODY
 _TURN_SECONDS = 1.0
 """So often those who wait for an exhausted model are looked at; who comes later is sent elsewhere at the door."""
 
@@ -66,8 +71,9 @@ class Dispatcher:
         tree = pool.tree
         if self._dirty or tree.root.queued or self.backlog.bars(call):
             return None
-        leaf = tree.leaf(self._accounts.path(call.flow))
-        state = self._router.choose(call, now, _guest(leaf, call)) if tree.under_cap(leaf) else None
+        leaf = tree.leaf(call.flow)
+        free = not leaf.capped or tree.under_cap(leaf)
+        state = self._router.choose(call, now, _guest(leaf, call)) if free else None
         if state is None:
             tree.forget(leaf)
         else:
@@ -86,9 +92,9 @@ class Dispatcher:
 
     def enqueue(self, call: Call, now: float, head: bool = False) -> None:
         """Queue a call; at the head of its leaf when it comes back for another attempt."""
-        call.move(State.QUEUED)
+        call.move(_QUEUED)
         call.entered = now
-        if call.leader.request.flow.service_class is ServiceClass.BATCH:
+        if call.leader.request.flow.service_class is _BATCH:
             self._book.timers.cancel(call.promotion)
             left = self._settings.fairness.promote_after - call.waited
             call.promotion = self._book.timers.at(now + max(0.0, left), call)
@@ -179,9 +185,9 @@ class Dispatcher:
         self._router.asks_again = None
         while tree.root.queued:
             room = pool.look(now)
-            if room is Room.NONE:
+            if room is _NONE:
                 return
-            if room is Room.ANYBODY:
+            if room is _ANYBODY:
                 pick = tree.pick(fits, now, pool.drains_in(tree.root.queued) if tree.hurried else 0.0)
             else:
                 pick = tree.first(fits)
@@ -221,7 +227,7 @@ class Dispatcher:
 
     def _push(self, call: Call, order: tuple[float, float], hint: Hint) -> None:
         pool = call.pool
-        call.entry = pool.tree.push(call, self._accounts.path(call.flow), order, hint)
+        call.entry = pool.tree.push(call, call.flow, order, hint)
         self.backlog.add(call)
         if pool.queued(call.request, call.entry) or self._fallbacks.any:
             self._dirty[pool] = None
@@ -265,6 +271,6 @@ class Dispatcher:
 def _guest(leaf: Node[Call], call: Call) -> bool:
     """The user holds so few places that he may have one of those kept for guests."""
     user = leaf.parent
-    if user is None or call.flow.service_class is ServiceClass.BATCH:
+    if user is None or call.flow.service_class is _BATCH:
         return False
     return not user.in_flight or user.in_flight < GUESTS * call.pool.tree.root.in_flight

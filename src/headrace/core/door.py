@@ -6,6 +6,8 @@ anything serve it soon? -> room in the queue? What is refused here was never acc
 
 from __future__ import annotations
 
+from typing import Final
+
 from headrace import errors
 from headrace.core.accounts import Accounts
 from headrace.core.book import Book
@@ -20,6 +22,8 @@ from headrace.core.settings import Settings
 from headrace.core.ticket import Call, State, key_of
 from headrace.model import CacheResult, Ending, LookUp, Request
 
+_MISS: Final = CacheResult.MISS
+_RUNNING: Final = State.RUNNING
 _MAX_MEMBERS = 4096
 """Tickets that may share one call; a further one makes a call of its own."""
 
@@ -95,7 +99,7 @@ class Door:
                 if call.fallback is not None:
                     state = dispatcher.opening(call, now)
         book.open(call)
-        ticket = book.admit(request, call, lease, CacheResult.MISS, now)
+        ticket = book.admit(request, call, lease, _MISS, now)
         if state is not None:
             book.schedule_deadline(ticket)
             dispatcher.straight(call, state, now)
@@ -130,7 +134,7 @@ class Door:
     def _join(self, request: Request, call: Call, lease: Lease | None, now: float) -> None:
         before = call.flow
         ticket = self._book.admit(request, call, lease, CacheResult.JOINED, now)
-        if call.state is State.RUNNING:
+        if call.state is _RUNNING:
             self._book.schedule_deadline(ticket)
         else:
             self._book.schedule_expiry(ticket, now)

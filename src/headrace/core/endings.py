@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from typing import Final
 
 from headrace import errors
 from headrace.core.accounts import Accounts
@@ -16,7 +17,9 @@ from headrace.core.ticket import Call, State, Ticket
 from headrace.errors import Fault
 from headrace.model import Abort, Cause, Ending, FallbackCause, Outcome, Remember, Usage
 
-_FINAL = frozenset({Cause.OK, Cause.REJECTED})
+_OK: Final = Cause.OK
+_ANSWERED: Final = Ending.ANSWERED
+_FINAL = frozenset({_OK, Cause.REJECTED})
 """What the other one of two attempts could not change: an answer, and what is wrong with the request."""
 
 
@@ -50,7 +53,7 @@ class Endings:
                 return
             self._attempts.decide(call, attempt, now)
         instance = self._attempts.release(call, outcome, now)
-        if outcome.cause is Cause.OK:
+        if outcome.cause is _OK:
             self._succeed(call, outcome, instance, now)
             return
         call.failures += 1
@@ -117,7 +120,7 @@ class Endings:
         keeps = call.request.remember and call.joinable and outcome.cacheable and call.fallback is None
         if keeps and call.key is not None:
             self._book.out.append(Remember(call.id, call.key))
-        self._book.end(call, Ending.ANSWERED, None, now, usage, instance)
+        self._book.end(call, _ANSWERED, None, now, usage, instance)
 
     def _turn(self, call: Call, verdict: Retry | Resume | GiveUp, outcome: Outcome, now: float) -> Turn | None:
         """The model that takes over after a failed attempt: not while another instance can be tried at once."""

@@ -41,7 +41,8 @@ class OutputEstimator:
 
     def expect(self, flow: Flow, model: str, endpoint: str, cap: int | None) -> int:
         """Output tokens to expect, at most `cap` and at least 1."""
-        mean = self._by_user.means.get((flow.tenant, flow.user, model, endpoint))
+        _, tenant, user, _ = flow
+        mean = self._by_user.means.get((tenant, user, model, endpoint))
         if mean is None:
             mean = self._by_model.means.get((model, endpoint))
         guess = FIRST_GUESS if mean is None else round(mean)
@@ -55,7 +56,8 @@ class OutputEstimator:
 
     def observe(self, flow: Flow, model: str, endpoint: str, tokens: int) -> None:
         """A complete answer had `tokens` output tokens."""
-        self._by_user.add((flow.tenant, flow.user, model, endpoint), tokens)
+        _, tenant, user, _ = flow
+        self._by_user.add((tenant, user, model, endpoint), tokens)
         self._by_model.add((model, endpoint), tokens)
 
 

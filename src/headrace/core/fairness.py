@@ -46,9 +46,10 @@ class ShareTree(Generic[Item]):
         cap_of: most requests in flight below the node at a path; None: no cap.
         slack: T, in charged units.
         bound_of: the places an item is bound to; None: any will do. Absent: no item is.
+        flat: all stand in one line, whatever their paths.
     """
 
-    __slots__ = ("_cap_of", "_hints", "_overtaking", "_resting", "_turns", "_weight_of", "root")
+    __slots__ = ("_cap_of", "_flat", "_hints", "_overtaking", "_resting", "_turns", "_weight_of", "root")
 
     def __init__(
         self,
@@ -56,7 +57,9 @@ class ShareTree(Generic[Item]):
         cap_of: Callable[[tuple[str, ...]], int | None],
         slack: float,
         bound_of: Callable[[Item], Bound] | None = None,
+        flat: bool = False,
     ) -> None:
+        self._flat = flat
         self._weight_of = weight_of
         self._cap_of = cap_of
         self.root: Node[Item] = Node("", None, 1.0, None)
@@ -90,7 +93,7 @@ class ShareTree(Generic[Item]):
         """
         leaf = self.root
         leaf.queued += 1
-        for key in path:
+        for key in () if self._flat else path:
             child = leaf.children.get(key)
             leaf = self._grow(leaf, key, path) if child is None else child
             leaf.queued += 1
@@ -190,7 +193,7 @@ class ShareTree(Generic[Item]):
     def leaf(self, path: tuple[str, ...]) -> Node[Item]:
         """The account at `path`; whoever takes it uses it or gives it to `forget`."""
         node = self.root
-        for key in path:
+        for key in () if self._flat else path:
             child = node.children.get(key)
             node = self._grow(node, key, path) if child is None else child
         return node
@@ -253,7 +256,7 @@ class ShareTree(Generic[Item]):
         node: Node[Item] | None = leaf
         while node is not None:
             node.in_flight -= 1
-            if node.cap is not None and node.ready and not node.turn:
+            if node.capped and node.cap is not None and node.ready and not node.turn:
                 self._enlist(node)
             node = node.parent
         if not leaf.holds:

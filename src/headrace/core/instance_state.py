@@ -15,7 +15,7 @@ peers, so that a cold instance is not starved.
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.core.affinity import PrefixIndex
 from headrace.core.breaker import Breaker
@@ -42,6 +42,8 @@ from headrace.model import (
 if TYPE_CHECKING:
     from headrace.core.pool import Pool
 
+_OK: Final = Cause.OK
+_STREAM: Final = AnswerForm.STREAM
 _ALPHA = 0.3
 _PENALTY = {
     Cause.TIMEOUT: 0.5,
@@ -256,14 +258,13 @@ class InstanceState:
         if not place.present:
             return
         gate, request, cause = self.gate, place.request, outcome.cause
-        answered = cause is Cause.OK
+        answered = cause is _OK
         gate.leave(place, now, outcome.usage if answered and not place.carried else None, answered)
         if request.prefix and (answered or place.first is not None):
             self.index.add(request.prefix, request.prefix_block)
         self.load = max(0.0, self.load - place.load) if gate.in_flight else 0.0
         if answered:
-            self._succeeded(place, now)
-            self._learn(place, outcome.usage, settings, now)
+            self._answered(place, outcome.usage, settings, now)
         else:
             self._failed(place, outcome, settings, now)
 
@@ -326,8 +327,11 @@ class InstanceState:
     def _held_back(self, now: float) -> str:
         return "slow_start" if any(pool.holds_back(self, now) for pool in self.pools) else ""
 
-    def _succeeded(self, place: Place, now: float) -> None:
-        """A success that closes the breaker brings it back; one beside a failure shows that it was not away at all."""
+    def _answered(self, place: Place, usage: Usage | None, settings: RecoverySettings, now: float) -> None:
+        """It answered: what that shows of it.
+
+        A success that closes the breaker brings it back; one beside a failure shows that it was not away at all.
+        """
         breaker = self.breaker
         probe = place.permit.probe and breaker.opened
         breaker.success(place.permit)
@@ -338,6 +342,15 @@ class InstanceState:
         elif self.ramp is not None:
             self.ramp.answered(place.entered)
         self.cooldown_until = self.asked_until
+        took = now - place.entered
+        slow = took > settings.slow_answer
+        if place.first is not None and place.request.form is _STREAM:
+            slow = slow or place.first - place.entered > settings.slow_first_token
+        self.reliability += _ALPHA * (1.0 - _SLOW_PENALTY * slow - self.reliability)
+        made = 0 if usage is None else usage.completion - place.carried
+        if made > 0 and took > 0:
+            seen = made / took
+            self.speed = seen if self.speed == 0.0 else self.speed + _ALPHA * (seen - self.speed)
 
     def _failed(self, place: Place, outcome: Outcome, settings: RecoverySettings, now: float) -> None:
         """It speaks against it, or says nothing about it."""
@@ -365,15 +378,3 @@ class InstanceState:
             self.asked_until = max(self.asked_until, now + wait)
         self.cooldown_until = max(self.cooldown_until, now + wait)
         self.comes_back(self.cooldown_until)
-
-    def _learn(self, place: Place, usage: Usage | None, settings: RecoverySettings, now: float) -> None:
-        """What an answer shows of its speed and reliability."""
-        took = now - place.entered
-        slow = took > settings.slow_answer
-        if place.first is not None and place.request.form is AnswerForm.STREAM:
-            slow = slow or place.first - place.entered > settings.slow_first_token
-        self.reliability += _ALPHA * (1.0 - _SLOW_PENALTY * slow - self.reliability)
-        made = 0 if usage is None else usage.completion - place.carried
-        if made > 0 and took > 0:
-            seen = made / took
-            self.speed = seen if self.speed == 0.0 else self.speed + _ALPHA * (seen - self.speed)

@@ -40,6 +40,8 @@ WINDOW = 60.0
 
 _CONCURRENCY_RETRY = 1.0
 _EVICTION_SCAN = 8
+_MUCH = 1_000_000
+"""Requests that surely fit where nothing bounds their number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,24 +177,29 @@ class TokenBucket:
 class _Account:
     """What one key has used."""
 
-    __slots__ = ("_most", "bucket", "rule", "running", "window")
+    __slots__ = ("bucket", "log", "rule", "running", "spare", "window")
 
     def __init__(self, rule: LimitRule, now: float) -> None:
         self.window: SlidingWindow | None = None
+        self.log: deque[float] | None = None
+        """That of the window."""
         self.bucket: TokenBucket | None = None
         self.running = 0
+        self.spare = 0
+        """So many requests more fit in any case; at 0 `fits` has to look at the time."""
         self.rule = rule
         self.adopt(rule, now)
 
     def adopt(self, rule: LimitRule, now: float) -> None:
         """Follow a changed rule without forgetting what was used."""
-        self.rule, self._most = rule, rule.concurrency
+        self.rule, self.spare = rule, 0
         if rule.requests_per_minute is None:
             self.window = None
         elif self.window is None:
             self.window = SlidingWindow(rule.requests_per_minute)
         else:
             self.window.limit = rule.requests_per_minute
+        self.log = None if self.window is None else self.window.log
         if rule.tokens_per_minute is None:
             self.bucket = None
             return
@@ -203,13 +210,17 @@ class _Account:
             self.bucket.reshape(rate, capacity, now)
 
     def fits(self, tokens: int, now: float) -> bool:
-        """Whether no limit refuses."""
-        window = self.window
-        if window is not None and len(window.log) >= window.limit and window.peek(now) > 0.0:
-            return False
-        if self.bucket is not None and self.bucket.peek(tokens, now) > 0.0:
-            return False
-        return self._most is None or self.running < self._most
+        """Whether no limit refuses; how many more surely will not is found anew."""
+        window, most = self.window, self.rule.concurrency
+        spare = _MUCH if most is None else most - self.running
+        if window is not None:
+            if len(window.log) >= window.limit and window.peek(now) > 0.0:
+                return False
+            spare = min(spare, window.limit - len(window.log))
+        if self.bucket is not None:
+            return spare > 0 and self.bucket.peek(tokens, now) <= 0.0
+        self.spare = spare
+        return spare > 0
 
     def refusal(self, key: str, tokens: int, now: float) -> Denied | None:
         """The refusal with the longest wait, if any limit refuses."""
@@ -225,16 +236,8 @@ class _Account:
             refusals.append(Denied(message, _CONCURRENCY_RETRY, key, LimitKind.CONCURRENCY))
         return max(refusals, key=lambda refusal: refusal.retry_after, default=None)
 
-    def take(self, tokens: int, now: float) -> None:
-        """Take what `fits` allowed; `now` never falls from one call to the next."""
-        self.running += 1
-        if self.window is not None:
-            self.window.log.append(now)
-        if self.bucket is not None:
-            self.bucket.take(tokens, now)
-
     def give_back(self, tokens: int, at: float | None, now: float) -> None:
-        """End one request: return `tokens` and, with `at`, its place in the window."""
+        """End one request that `Limiter.take` took: return `tokens` and, with `at`, its place in the window."""
         self.running -= 1
         if self.bucket is not None:
             self.bucket.give_back(tokens, now)
@@ -297,11 +300,17 @@ class Limiter:
             else:
                 known.move_to_end(key)
             accounts.append(account)
-            fits = fits and account.fits(tokens, now)
+            if account.spare < 1 and not account.fits(tokens, now):
+                fits = False
         if not fits:
             return _refusal(accounts, keys, tokens, now)
         for account in accounts:
-            account.take(tokens, now)
+            account.running += 1
+            account.spare -= 1
+            if account.log is not None:
+                account.log.append(now)
+            if account.bucket is not None:
+                account.bucket.take(tokens, now)
         return Lease(accounts, tokens, now)
 
     def settle(self, lease: Lease, used_tokens: int, now: float) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.core.fairness import ShareTree
-from headrace.core.settings import FairnessSettings
+from headrace.core.settings import FairnessSettings, PolicyName
 from headrace.core.ticket import Call
 from headrace.model import ServiceClass
 
@@ -23,7 +23,7 @@ class PlantTree:
     def __call__(self) -> ShareTree[Call]:
         """A new, empty tree."""
         slack = self._fairness.slack if self._fairness.policy == "fair" else 1.0
-        return ShareTree(self._weight, self._cap, slack, _bound)
+        return ShareTree(self._weight, self._cap, slack, _bound, self._fairness.policy is PolicyName.FIFO)
 
     def _weight(self, path: tuple[str, ...]) -> float:
         fairness = self._fairness

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.core.fairness import ShareTree
 from headrace.core.ticket import Call
@@ -41,6 +41,11 @@ class Room(IntEnum):
     NONE = 0
     GUESTS = 1
     ANYBODY = 2
+
+
+_NONE: Final = Room.NONE
+_GUESTS: Final = Room.GUESTS
+_ANYBODY: Final = Room.ANYBODY
 
 
 class Pool:
@@ -120,8 +125,8 @@ class Pool:
             self.least = tokens
             self.room = None
         room = self.room
-        if room is not Room.GUESTS or self._returning:
-            return room is not Room.NONE
+        if room is not _GUESTS or self._returning:
+            return room is not _NONE
         leaf = entry.leaf
         return leaf.queued == 1 or leaf.queue[0][1] is entry
 
@@ -160,15 +165,15 @@ class Pool:
             if state.ramp is not None:
                 self._returning = True
             room = self._ask(at, state, now)
-            if room is not Room.NONE:
+            if room is not _NONE:
                 roomy[state] = room
             elif state in roomy:
                 del roomy[state]
         self._asked |= touched
         touched.clear()
-        room = Room.NONE
+        room = _NONE
         if roomy:
-            room = Room.ANYBODY if Room.ANYBODY in roomy.values() else Room.GUESTS
+            room = _ANYBODY if _ANYBODY in roomy.values() else _GUESTS
         self.room = room
         return room
 
@@ -185,10 +190,10 @@ class Pool:
         reason = state.shut(now) or state.gate.shut(self.least, now)
         self.reasons[at] = reason or ("slow_start" if held else "")
         if not reason:
-            return Room.ANYBODY
+            return _ANYBODY
         if held or reason not in _KEPT or (reason == "in_flight" and state.gate.in_flight >= state.gate.limiter.ample):
-            return Room.NONE
-        return Room.NONE if state.gate.shut(self.least, now, guest=True) else Room.GUESTS
+            return _NONE
+        return _NONE if state.gate.shut(self.least, now, guest=True) else _GUESTS
 
     def reckon(self, passed: Call | None, now: float) -> float:
         """Keep account of why something waits before each instance; when the first may take more without any event.
@@ -196,7 +201,7 @@ class Pool:
         `passed` fits nowhere, though some instance may have room for others.
         """
         asked, self._asked = self._asked, set()
-        for at in range(len(self.members)) if self.room is Room.ANYBODY else asked:
+        for at in range(len(self.members)) if self.room is _ANYBODY else asked:
             state, reason = self.members[at], self.reasons[at]
             if not reason and passed is not None:
                 reason = state.closed(state.uncached(passed.request), now, passed.flow.service_class)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.core.instance_state import InstanceState
 from headrace.core.settings import GateSettings, RoutingSettings, Strategy
@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from random import Random
 
 
-_LEARNED = frozenset({Strategy.FAIR_LOAD, Strategy.WEIGHTED})
+_LOCAL: Final = Tier.LOCAL
+_FAIR_LOAD: Final = Strategy.FAIR_LOAD
+_WEIGHTED: Final = Strategy.WEIGHTED
+_LEARNED = frozenset({_FAIR_LOAD, _WEIGHTED})
 """Strategies that go by what was learned of an instance."""
 _OVERLOOKED = 16
 """So many times the number of candidates an idle one is passed over at most: one request in so many tries it."""
@@ -61,13 +64,14 @@ class Router:
 
     def choose(self, call: Call, now: float, guest: bool = False) -> InstanceState | None:
         """The instance of its pool to send `call` to now; None when it has to wait. A `guest` finds more places."""
-        members = call.choices
+        request, pool = call.request, call.pool
+        members = pool.members if request.only is None and not call.resumes else call.choices
         if len(members) == 1:
             state = members[0]
-            if state.shut(now) or state.gate.shut(_unread(state, call), now, call.flow.service_class, guest):
+            unread = _unread(state, call) if request.prefix else request.prompt_tokens + call.carried
+            if state.shut(now) or state.gate.shut(unread, now, call.flow.service_class, guest):
                 return None
             return state
-        pool = call.pool
         if members is pool.members and pool.room is not None and self._usual_bears_most:
             able, roomy = pool.able(), pool.roomy
         else:
@@ -77,7 +81,7 @@ class Router:
         if not open_now and self._settings.spill_after and self._spills(call, able, now):
             able = [state for state in able if state.instance.tier is Tier.REMOTE]
             open_now = find(able, call, now, guest, roomy)
-        if call.request.prefix and len(able) > 1 and self._waits_for_home(call, able, open_now, now):
+        if request.prefix and len(able) > 1 and self._waits_for_home(call, able, open_now, now):
             return None
         return self._best(open_now, call)
 
@@ -93,7 +97,7 @@ class Router:
         strategy = settings.strategy
         if strategy is Strategy.TWO_CHOICES and len(candidates) > 2:
             candidates = self._random.sample(candidates, 2)
-        speed = mean_speed(candidates) if strategy is Strategy.WEIGHTED else 0.0
+        speed = mean_speed(candidates) if strategy is _WEIGHTED else 0.0
         best, least = candidates[0], inf
         for state in candidates:
             scored = score(settings, state, call, speed)
@@ -113,7 +117,7 @@ class Router:
         What counts is the time it has spent in the queue, not what it may still have to wait.
         """
         after = self._settings.spill_after.get(call.flow.service_class)
-        if after is None or all(state.instance.tier is Tier.LOCAL for state in able):
+        if after is None or all(state.instance.tier is _LOCAL for state in able):
             return False
         due = call.entered + after - call.waited
         if now < due:
@@ -150,14 +154,14 @@ class Router:
 
 def score(settings: RoutingSettings, state: InstanceState, call: Call, speed: float) -> float:
     """How well `state` suits `call`, the least being the best; `speed` is the candidates' mean (see `mean_speed`)."""
-    gate = state.gate
-    match settings.strategy:
-        case Strategy.FAIR_LOAD:
-            request = call.request
-            unread = state.uncached(request) if request.prefix else request.prompt_tokens
-            prefill = (gate.unstarted + unread) * gate.prefill_seconds
-            crowd = (gate.in_flight + 1) * gate.prefill_seconds / gate.limiter.most
-            return prefill * crowd / state.instance.capacity
+    gate, strategy = state.gate, settings.strategy
+    if strategy is _FAIR_LOAD:
+        request = call.request
+        unread = state.uncached(request) if request.prefix else request.prompt_tokens
+        prefill = (gate.unstarted + unread) * gate.prefill_seconds
+        crowd = (gate.in_flight + 1) * gate.prefill_seconds / gate.limiter.most
+        return prefill * crowd / state.instance.capacity
+    match strategy:
         case Strategy.WEIGHTED:
             relative = state.speed / speed if state.speed and speed else 1.0
             strength = state.instance.capacity * (1.0 + settings.speed * max(relative - 1.0, 0.0))
@@ -231,7 +235,7 @@ def _open_again(
 
 
 def _tier(states: Sequence[InstanceState]) -> Sequence[InstanceState]:
-    local = [state for state in states if state.instance.tier is Tier.LOCAL]
+    local = [state for state in states if state.instance.tier is _LOCAL]
     return local or states
 
 

@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from random import Random
 
 _Change = Probed | Reported | Reconfigured | Draining | Woke | Drained | Tripped | Mended | Recalled
-_Later = Started | Progressed | Finished | Cancelled | Looked | Sealed | _Change
-"""Every fact but an arrival."""
+_Later = Started | Progressed | Cancelled | Looked | Sealed | _Change
+"""Every fact but an arrival and an attempt's end."""
 _TOP_USERS = 50
 _TOP_SERVED = 20
 
@@ -128,7 +128,12 @@ class Scheduler:
                 self._expire(now)
             self._door.arrive(event.request, now)
         else:
-            self._take(event, now)
+            if type(event) is Finished:
+                call = self._book.calls.get(event.call)
+                if call is not None and call.runs(event.attempt):
+                    self._endings.finish(call, event.attempt, event.outcome, now)
+            else:
+                self._take(event, now)
             if timers.soonest <= now or self._drain_until is not None:
                 self._expire(now)
         if self._attempts.dirty:
@@ -236,10 +241,6 @@ class Scheduler:
         book = self._book
         if type(event) is Progressed or type(event) is Started:
             self._progress(event, now)
-        elif type(event) is Finished:
-            call = book.calls.get(event.call)
-            if call is not None and call.runs(event.attempt):
-                self._endings.finish(call, event.attempt, event.outcome, now)
         elif type(event) is Cancelled:
             ticket = book.tickets.get(event.ticket)
             if ticket is not None:

@@ -5,21 +5,25 @@ from __future__ import annotations
 from heapq import heappop, heappush, heapreplace
 from typing import Generic, TypeVar
 
-from msgspec import Struct
-
 Item = TypeVar("Item")
 Place = TypeVar("Place")
 
 
-class Hint(Struct, frozen=True, gc=False):
-    """What is known of a queued item that may let it go before its turn (see `hints`)."""
+class Hint:
+    """What is known of a queued item that may let it go before its turn (see `hints`).
 
-    size: float = 0.0
-    """What it is expected to be charged."""
-    known: bool = False
-    """The size goes by what the caller said or by earlier answers; else it counts as neither short nor long."""
-    latest: float | None = None
-    """The latest time at which it can start and keep its deadline; None: there is none."""
+    Args:
+        size: what it is expected to be charged.
+        known: the size goes by what the caller said or by earlier answers; else it counts as neither short nor long.
+        latest: the latest time at which it can start and keep its deadline; None: there is none.
+    """
+
+    __slots__ = ("known", "latest", "size")
+
+    def __init__(self, size: float = 0.0, known: bool = False, latest: float | None = None) -> None:
+        self.size = size
+        self.known = known
+        self.latest = latest
 
 
 NO_HINT = Hint()

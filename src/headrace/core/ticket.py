@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.core.limits import Lease
 from headrace.core.share import Charge, Entry, Node
@@ -42,6 +42,8 @@ class State(StrEnum):
     DONE = "done"
 
 
+_NEW: Final = State.NEW
+_RUNNING: Final = State.RUNNING
 _MOVES: dict[State, frozenset[State]] = {
     State.NEW: frozenset({State.LOOKING, State.QUEUED, State.RUNNING, State.DONE}),
     State.LOOKING: frozenset({State.QUEUED, State.DONE}),
@@ -164,7 +166,7 @@ class Call:
         """Members per class; None until a second one joins."""
         self.flow = request.flow
         """Whose account it is on: the leader's, in the most urgent class of all its members."""
-        self.state = State.NEW
+        self.state = _NEW
         self.entered = now
         """When it entered the queue last."""
         self.waited = 0.0
@@ -205,7 +207,7 @@ class Call:
 
     def runs(self, attempt: int) -> bool:
         """Whether that attempt is under way."""
-        if self.state is not State.RUNNING:
+        if self.state is not _RUNNING:
             return False
         return attempt == self.number or (self.hedge is not None and attempt == self.hedge.number)
 
