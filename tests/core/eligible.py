@@ -1,12 +1,12 @@
 """Which queued calls could be sent this very moment: written down a second time, straight from the rules.
 
 A queued call is eligible when on every level of the share tree its account is under its cap and within the slack of
-the poorest account under its cap (head starts counted), no more than seven calls go before it in its own queue, and
-some instance may take it: up, breaker and cooldown permitting, its gate open to it (batch has limits of its own); one
-it was not sent to before, if one such is up; a local one, if one such is up, unless it has waited so long that a
-remote one may take it and no local one has room; one that has just come back only as far as its slow start goes, while
-another of its tier could take it. One that is kept for the instance that knows its prompt is not eligible, for as long
-as it may be.
+the poorest account under its cap (head starts counted), no more than seven calls go before it in its own queue, none of
+them waits for all the instances that it is bound to, and some instance may take it: up, breaker and cooldown
+permitting, its gate open to it (batch has limits of its own); one it was not sent to before, if one such is up; a local
+one, if one such is up, unless it has waited so long that a remote one may take it and no local one has room; one that
+has just come back only as far as its slow start goes, while another of its tier could take it. One that is kept for the
+instance that knows its prompt is not eligible, for as long as it may be.
 """
 
 from __future__ import annotations
@@ -50,12 +50,26 @@ def outdated_answers(scheduler: Scheduler, now: float) -> list[str]:
 def _in_turn(node: Node[Call], slack: float) -> list[Call]:
     if not node.children:
         waiting = sorted((order, entry.item.id, entry) for order, entry in node.queue if entry.queued)
-        return [entry.item for _, _, entry in waiting[:8]]
+        return _not_behind([entry.item for _, _, entry in waiting[:8]])
     usable = [child for child in node.children.values() if _usable(child)]
     if not usable:
         return []
     poorest = min(child.vt - child.lead for child in usable)
     return [call for child in usable if child.vt - child.lead <= poorest + slack for call in _in_turn(child, slack)]
+
+
+def _not_behind(calls: list[Call]) -> list[Call]:
+    """Those of one user that are bound to the same instances, as replays and the rests of answers are, go in order."""
+    free: list[Call] = []
+    waited_for: list[InstanceState] = []
+    anywhere = False
+    for call in calls:
+        bound = call.request.only is not None or call.resumes > 0
+        if anywhere or not bound or any(state not in waited_for for state in call.choices):
+            free.append(call)
+            anywhere = anywhere or not bound
+            waited_for += call.choices
+    return free
 
 
 def _usable(node: Node[Call]) -> bool:

@@ -6,6 +6,7 @@ head is overtaken at most 16 times, then the leaf waits for it.
 
 A request that is bound to some of the instances (to the one it is replayed at, or to those that can go on with half an
 answer) waits for these only: whoever has run ahead of it by more than that may still go to the others, but not there.
+Those of one leaf that are bound to the same instances go in order: only the first is asked.
 
 Work is bounded: 16 requests are asked in one pick, 8 children of a node or items of a leaf passed over.
 """
