@@ -72,8 +72,13 @@ def run(*arguments: str) -> int:
 
 def test_tables_and_json_say_the_same(engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each user has a row in both tables, and the file has the numbers."""
-    users = ("--users", "flood:concurrency=16", "--users", "light:rate=20,output=8,class=interactive")
-    assert run(engine, *users, "--duration", "0.5", "--json", str(tmp_path / "r.json"), "--seed", "3") == 0
+    users = (
+        "--users",
+        "flood:burst=40",
+        "--users",
+        "light:rate=20,requests=5,class=interactive",
+    )
+    assert run(engine, *users, "--json", str(tmp_path / "r.json"), "--seed", "3") == 0
     shown = capsys.readouterr()
     result = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
     assert (result["model"], result["seed"], result["url"], result["interrupted"]) == ("m", 3, engine, False)
@@ -82,7 +87,7 @@ def test_tables_and_json_say_the_same(engine: str, tmp_path: Path, capsys: pytes
     assert shown.out.count("flood  ") >= 3
     assert "A request alone had its first token after" in shown.out
     assert "Jain's index of service against max-min fair shares" in shown.out
-    assert shown.err == f"Asking m for 0.5 s.\nwrote {tmp_path / 'r.json'}\n"
+    assert shown.err == f"Asking m for 20 s.\nwrote {tmp_path / 'r.json'}\n"
 
 
 def test_json_can_be_all_there_is(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
