@@ -10,6 +10,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.model import Engine, Instance, Probed, ServedModel
 from headrace.runtime.attempts import Pulse
@@ -68,13 +69,14 @@ def instance(engine: ScriptedEngine, kind: Engine = Engine.OPENAI, model: str = 
         (GOOD, Probed("a", healthy=True), ""),
         (steps.json(404, {}), Probed("a", healthy=True), ""),
         (steps.json(429, {}), Probed("a", healthy=True), ""),
+        (steps.json(401, {}), Probed("a", healthy=True), "HTTP 401: its key is refused"),
         (BAD, Probed("a", healthy=False), "HTTP 500"),
         (steps.json(503, {"error": "Loading model"}), Probed("a", healthy=False, definite=True), "HTTP 503"),
         (steps.cut(), Probed("a", healthy=False), "closed before the end of the answer"),
         (steps.raw(b"garbage\r\n\r\n"), Probed("a", healthy=False), "not an HTTP answer, or a header too large"),
         (steps.hang(), Probed("a", healthy=False), "no complete answer in time"),
     ],
-    ids=["200", "404", "429", "500", "503", "cut", "garbage", "silence"],
+    ids=["200", "404", "429", "401", "500", "503", "cut", "garbage", "silence"],
 )
 @virtually
 async def test_what_a_check_says(script: Script, expected: Probed, reason: str) -> None:
@@ -270,3 +272,20 @@ async def test_one_check_that_goes_wrong_does_not_end_them_all() -> None:
         await changes.until(lambda: seen >= 3, 100.0, "three results")
         await prober.close()
         await upstream.close()
+
+
+@virtually
+async def test_a_change_is_logged_once_with_its_reason() -> None:
+    """Down, a key that is refused, well: one line each, however often it is checked; only the last is no warning."""
+    async with ScriptedEngine(GOOD) as engine, watching() as watch:
+        with capture_logs() as logs:
+            watch.prober.watch([instance(engine)])
+            for number, script in enumerate((GOOD, BAD, steps.json(401, {}), GOOD), 1):
+                engine.default = script
+                await watch.reports(4 * number)
+    told = [(line["log_level"], line["healthy"], line.get("reason")) for line in logs]
+    assert told == [
+        ("warning", False, "HTTP 500"),
+        ("warning", True, "HTTP 401: its key is refused"),
+        ("info", True, None),
+    ]

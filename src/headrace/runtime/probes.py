@@ -35,6 +35,7 @@ _LIFE_SIGNS = 2.0
 """For so many checks' time the last byte of an answer outweighs a check without one."""
 _SHORTEST = 0.8
 """Intervals are drawn from this part of theirs to as much more."""
+_DOWN = "down"
 _GAP = 1.0
 """Attempts that fail hurry the next check, but checks are at least so many seconds apart."""
 _log = structlog.get_logger(__name__)
@@ -56,7 +57,7 @@ class Checked(NamedTuple):
 
     result: Probed
     reason: str = ""
-    """Why it failed, for operators; names no host, path or key. Empty where it did not fail."""
+    """What is wrong, for operators; names no host, path or key. Empty where nothing is."""
 
 
 @dataclass(slots=True)
@@ -92,14 +93,15 @@ class Prober:
         self._pulse = pulse
         self._random = random
         self._watches = Watches(self._keep_checking)
-        self._up: dict[str, bool] = {}
+        self._wrong: dict[str, str] = {}
+        """By instance, what the log says is wrong with it."""
         self._life: dict[str, _Life] = {}
 
     def watch(self, instances: Iterable[Instance]) -> None:
         """Check exactly these from now on; each at once, then at every interval."""
         for gone in self._watches.keep(i for i in instances if i.engine not in (Engine.ECHO, Engine.WORKER)):
             self._life.pop(gone, None)
-            self._up.pop(gone, None)
+            self._wrong.pop(gone, None)
 
     async def close(self) -> None:
         """Stop all checks."""
@@ -154,7 +156,10 @@ class Prober:
             healthy, definite = outcome.cause in (Cause.RATE_LIMITED, Cause.REJECTED), False
         else:
             healthy, definite = status < 500, status == 503
-        return Checked(Probed(instance.id, healthy, definite=definite), "" if healthy else f"HTTP {status}")
+        reason = "" if healthy else f"HTTP {status}"
+        if status in (401, 403):
+            reason = f"HTTP {status}: {'it wants a key' if key is None else 'its key is refused'}"
+        return Checked(Probed(instance.id, healthy, definite=definite), reason)
 
     def _lives(self, name: str, timeout: float, failure: Failure | None) -> bool:
         """Whether its check says nothing of an instance: there was no socket, or silence from one heard of lately."""
@@ -167,13 +172,14 @@ class Prober:
         return failure is Failure.TIMEOUT and now - life.at <= _LIFE_SIGNS * (self._settings.interval + timeout)
 
     def _note(self, result: Probed, reason: str) -> None:
-        if result.busy or self._up.get(result.instance, True) == result.healthy:
+        wrong = reason if result.healthy else _DOWN
+        if result.busy or self._wrong.get(result.instance, "") == wrong:
             return
-        self._up[result.instance] = result.healthy
-        if result.healthy:
-            _log.info("health check", instance=result.instance, healthy=True)
+        self._wrong[result.instance] = wrong
+        if reason:
+            _log.warning("health check", instance=result.instance, healthy=result.healthy, reason=reason)
         else:
-            _log.warning("health check", instance=result.instance, healthy=False, reason=reason)
+            _log.info("health check", instance=result.instance, healthy=True)
 
 
 def _one_token(instance: Instance, key: str | None) -> EngineRequest | None:
