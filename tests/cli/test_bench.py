@@ -72,12 +72,7 @@ def run(*arguments: str) -> int:
 
 def test_tables_and_json_say_the_same(engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each user has a row in both tables, and the file has the numbers."""
-    users = (
-        "--users",
-        "flood:burst=40",
-        "--users",
-        "light:rate=20,requests=5,class=interactive",
-    )
+    users = ("--users", "flood:burst=40", "--users", "light:rate=20,requests=5,class=interactive")
     assert run(engine, *users, "--json", str(tmp_path / "r.json"), "--seed", "3") == 0
     shown = capsys.readouterr()
     result = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
