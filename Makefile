@@ -9,6 +9,9 @@ PROCESSES ?= auto
 # The same for the slow tests, which wait for clocks and for other processes most of their time.
 PROCESSES_MORE ?= 4
 
+# All compiled modules are one library: its functions call each other straight, for nothing else may put itself between.
+COMPILED ?= -fvisibility=hidden -fno-semantic-interposition -fno-plt
+
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 # The stamps say which of three growing sets is installed; they are remade when the lists of packages change.
@@ -99,7 +102,7 @@ bench: $(DEVELOP) ## measure: added latency, decisions per second, the micro tab
 wheel-compiled: $(DEVELOP) ## build a wheel with what a request passes through as machine code (needs a C compiler; some minutes)
 	@rm -rf dist/*.whl build/source && mkdir -p build/source
 	@cp -r src pyproject.toml mypyc.ini README.md LICENSE build/source  # a copy: what is compiled would lie beside the source
-	@cd build/source && HATCH_BUILD_HOOK_ENABLE_MYPYC=1 PIP_CONSTRAINT=$(CURDIR)/constraints.txt \
+	@cd build/source && HATCH_BUILD_HOOK_ENABLE_MYPYC=1 PIP_CONSTRAINT=$(CURDIR)/constraints.txt CFLAGS="$(COMPILED)" \
 	  $(abspath $(BIN))/python -m pip --disable-pip-version-check -qq wheel --no-deps -w $(CURDIR)/dist .
 
 test-compiled: wheel-compiled ## run the everyday tests of what is compiled on its compiled form
