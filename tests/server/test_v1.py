@@ -195,11 +195,14 @@ async def test_each_request_is_one_line_in_the_log_without_its_text() -> None:
             reply.write(WHOLE)
             reply.end()
             await client.answer()
+            client.post("/v1/chat/completions", marked, {"x-request-id": "r-3"})
+            (await gateway.arrived(2)).end(Ending.INFERENCE_FAILURE, errors.upstream_auth())
+            await client.answer()
             client.post("/v1/chat/completions", marked, {"x-request-id": "r-2"})
-            reply = await gateway.arrived(2)
+            reply = await gateway.arrived(3)
             client.leave()
             await gateway.until_cancelled(reply)
-    first, second = [line for line in lines if line["event"] == "request"]
+    first, failed, second = [line for line in lines if line["event"] == "request"]
     assert (
         first.items()
         >= {
@@ -216,6 +219,7 @@ async def test_each_request_is_one_line_in_the_log_without_its_text() -> None:
     )
     assert first["ms"] >= 0
     assert (second["ending"], second["status"]) == ("cancelled", 499)
+    assert [line["code"] for line in (first, failed, second)] == [None, "upstream_auth", None]
     assert "MARKER" not in repr(lines)
     assert "hello back" not in repr(lines)
 

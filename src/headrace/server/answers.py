@@ -53,6 +53,7 @@ class AnswerWriter:
         "_size",
         "arrived",
         "attempts",
+        "code",
         "ending",
         "head",
         "over",
@@ -82,9 +83,10 @@ class AnswerWriter:
         """Seconds from the complete body until the gateway had it."""
         self.head: AnswerHead | None = None
         self.over = False
-        """The caller has been told the end, or has left: `ending`, `status` and `attempts` say how."""
+        """The caller has been told the end, or has left: `ending`, `status`, `code` and `attempts` say how."""
         self.ending = _ANSWERED
         self.status = 200
+        self.code: str | None = None
         self.attempts = 0
         self._exchange = exchange
         self._call = call
@@ -194,6 +196,7 @@ class AnswerWriter:
         self._exchange.start(200, (*_STREAM_HEADERS, *self._all_headers()))
 
     def _fail(self, ending: Ending, fault: Fault) -> None:
+        self.code = fault.code
         if self._opened:
             self._exchange.finish(error_frame(fault))
             self._close(ending, 200, fault.attempts)

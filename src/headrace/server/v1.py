@@ -219,6 +219,7 @@ class DataPath:
             service_class=request.flow.service_class.value,
             ending=writer.ending.value,
             status=writer.status,
+            code=writer.code,
             ms=round((self._clock() - writer.arrived) * 1000, 1),
             instance=instance,
             attempts=attempts,
