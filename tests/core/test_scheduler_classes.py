@@ -20,6 +20,16 @@ def _settings(promote_after: float = 600.0) -> Settings:
     return Settings(queue=_ROOMY, fairness=fairness)
 
 
+def test_batch_goes_once_the_look_at_an_idle_machine_is_over() -> None:
+    """One stream shows what an adaptive instance does alone; when the time for that is over the next batch request goes
+    as it arrives, though nothing happened at the instance in between."""
+    stage = Stage(engine("a", 8, adaptive=True), settings=_settings())
+    stage.do(0.0, arrive("b1", "ann", service_class=_BATCH, form=AnswerForm.STREAM))
+    stage.do(20.0, arrive("b2", "ann", service_class=_BATCH, form=AnswerForm.STREAM))
+
+    assert stage.sent == [("b1", "a"), ("b2", "a")]
+
+
 # ---------------------------------------------------------------------------------------------------- promotion
 
 

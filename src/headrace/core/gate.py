@@ -147,11 +147,11 @@ class Gate:
     ) -> str:
         """Why a request with so many uncached prompt tokens may not enter now; "" when it may."""
         in_flight, window = self.in_flight, self.window
+        if now >= self._due:
+            self._lapse(now)
         if in_flight >= self.limiter.limit and self.limiter.full(in_flight, guest, now):
             return "in_flight"
         if window is not None:
-            if now >= self._due:
-                self._lapse(now)
             unread = self.unstarted + tokens
             if unread > window and self.unstarted and not self.turnover.takes(in_flight, unread, now):
                 return "window"
