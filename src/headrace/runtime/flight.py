@@ -135,20 +135,30 @@ class Flight(Relay):
                     running.abort()
                 return
 
-    def begin(self, port: _Port) -> bool:
-        """An attempt has content: whether it is the one that answers. Readers pace that one from now on."""
-        if self.answering is None:
-            self.answering = port
-            self.instance = port.dispatch.instance.id
-            if len(self._ports) > 1:
-                self.source = port.running
-        return self.answering is port
+    def begin(self, port: _Port) -> None:
+        """An attempt has content: it answers, unless another one does. Readers pace the one that does from now on."""
+        if self.answering is not None and self.answering is not port:
+            port.over = True  # its abort is on the way
+            return
+        dispatch = port.dispatch
+        form, number = dispatch.request.form, dispatch.attempt
+        self.answering, self.instance = port, dispatch.instance.id
+        if len(self._ports) > 1:
+            self.source = port.running
+        if dispatch.resumes:  # the readers have long begun; who joins them is told what they were
+            self.went_on = self.instance, number
+        else:
+            self.head = AnswerHead(self.instance, dispatch.upstream_model, number, dispatch.waited, form, _MISS)
+        if dispatch.resumes or form is _STREAM:  # a whole answer's end follows at once and says as much
+            self.step(Started(self.call, number))
 
     def land(self, port: _Port) -> None:
         """An attempt is over: nothing of it counts any more. One that is left alone is paced by the readers."""
         port.over = True
         port.running = None  # which leads back here, and what leads back waits for the garbage collector
-        ports = self._ports = tuple([other for other in self._ports if other is not port])
+        ports = self._ports
+        if port in ports:
+            ports = self._ports = tuple([other for other in ports if other is not port]) if len(ports) > 1 else ()
         if self.answering is None or self.answering is port:
             self.answering = None
             self.source = ports[0].running if ports else None
@@ -195,21 +205,9 @@ class _Port:
         """What it delivers for, once that was started."""
 
     def started(self) -> None:
-        """The first content is here: the attempt is the one that answers, unless another one has begun before."""
-        flight, dispatch = self._flight, self.dispatch
-        if self.over:
-            return
-        if not flight.begin(self):
-            self.over = True  # its abort is on the way
-            return
-        form = dispatch.request.form
-        if dispatch.resumes:  # the readers have long begun; who joins them is told what they were
-            flight.went_on = flight.instance, dispatch.attempt
-        else:
-            model, attempt, waited = dispatch.upstream_model, dispatch.attempt, dispatch.waited
-            flight.open(AnswerHead(flight.instance, model, attempt, waited, form, _MISS))
-        if dispatch.resumes or form is _STREAM:  # a whole answer's end follows at once and says as much
-            flight.step(Started(flight.call, dispatch.attempt))
+        """The first content is here."""
+        if not self.over:
+            self._flight.begin(self)
 
     def feed(self, frame: Frame) -> None:
         """Bytes for the callers."""

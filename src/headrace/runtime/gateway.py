@@ -275,7 +275,8 @@ class Gateway:
             self._facts.extendleft((Cancelled(decision.ticket), Sealed(decision.call)))
             return
         flight.members += 1
-        reply.board(flight, decision.cache)
+        reply.flight = flight
+        flight.attach(reply, decision.cache)
 
     def _settle(self, decision: Settle) -> None:
         reply = self._replies[decision.ticket]

@@ -298,16 +298,16 @@ class Seat:
         """
         if self.gone or self.ending is not None:
             return
-        self.relay.leave(self)
-        due = self.relay.since(self.at)
-        if due or self.behind or self.busy:
+        relay = self.relay
+        relay.leave(self)
+        if self.at < relay.fed or self.behind or self.busy:
             self.ending, wants = (ending, fault), self.reader.wants_usage
-            self.rest = deque([frame for frame in due if wants or not frame.usage_only])
+            self.rest = deque([frame for frame in relay.since(self.at) if wants or not frame.usage_only])
             self.pump()
         else:  # the usual case: it has everything
             self.gone = True
             self.reader.end(ending, fault)
-        self.relay.settle()
+        relay.settle()
 
     # ------------------------------------------------------------------ for the relay
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from headrace.errors import Fault, internal_error
-from headrace.model import CacheResult, Cancelled, Ending, Event, Request
+from headrace.model import Cancelled, Ending, Event, Request
 from headrace.runtime.flight import Flight
 from headrace.runtime.relay import Reader, Seat
 
@@ -24,7 +24,7 @@ class Reply(Seat):
         """It is to arrive once more when it is out of its call; it fell victim to a mistake of ours."""
         self.request = request
         self.flight: Flight | None = None
-        """What it rides on, since it was accepted."""
+        """What it rides on, once it was accepted: whoever attaches it there says so here."""
 
     @property
     def id(self) -> str:
@@ -50,11 +50,6 @@ class Reply(Seat):
         if flight is None or flight.ending_since is None:
             return None
         return time.perf_counter() - flight.ending_since + (flight.sending if queued else 0.0)
-
-    def board(self, flight: Flight, cache: CacheResult) -> None:
-        """The request was accepted and rides on `flight`."""
-        self.flight = flight
-        flight.attach(self, cache)
 
     def settle(self, ending: Ending, fault: Fault | None) -> None:
         """The request's end. A caller who has left his seat is told nothing."""
