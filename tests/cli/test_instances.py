@@ -137,6 +137,7 @@ async def test_the_gateway_s_refusals_are_told_as_they_are(terminal: Terminal) -
             (["trip", "nobody"], "There is no instance"),
             (["add", "http://169.254.169.254"], "link-local"),
             (["add", "gpu:8000"], "must begin with http://"),
+            (["add", url.replace("127.0.0.1", "localhost") + "/v1/"], "is the gateway itself"),
             (["add", "http://10.0.0.1", "--engine", "vlm"], "engine"),
             (["add", "http://10.0.0.1", "--max-concurrent", "many"], "max_concurrent"),
             (["add", "http://10.0.0.1", "--id", "first"], "first"),

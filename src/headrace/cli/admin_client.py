@@ -18,6 +18,7 @@ import typer
 from headrace.cli import Refused
 from headrace.cli.groups import From
 from headrace.cli.replies import DEFAULT_URL, base_of, message_of
+from headrace.wire.adapters.addresses import same_place
 
 PATIENCE = 30.0
 """Seconds for one answer."""
@@ -40,6 +41,12 @@ class AdminClient:
             raise Refused(f"'{url}' is no address of a gateway; it looks like {DEFAULT_URL}")
         self._key = key
         self._opener = build_opener(ProxyHandler({}))
+
+    def refuse_itself(self, engine: str) -> None:
+        """Raises when the address of an engine is this gateway's own: it would ask itself, without end."""
+        own, other = (same_place(place.replace("//localhost", "//127.0.0.1", 1)) for place in (self.url, engine))
+        if own == other:
+            raise Refused(f"{engine} is the gateway itself; give the address of an engine")
 
     def get(self, path: str, **query: str | float | None) -> dict[str, object]:
         """What is at a path below `/admin`; a query's values that are None are left out."""

@@ -67,8 +67,8 @@ def discover(
 ) -> None:
     """List the models of an engine (LM Studio, Ollama, vLLM, llama.cpp, ...) and register it with a running gateway."""
     kind, address = place_of(where)
-    if not dry_run and same_place(client.url) == same_place(address):
-        raise Refused(f"{address} is the gateway itself; give the address of an engine")
+    if not dry_run:
+        client.refuse_itself(address)
     if remove:
         _take_back(client, address, as_json=as_json)
         return

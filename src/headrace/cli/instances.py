@@ -71,6 +71,7 @@ def add_instance(
     as_json: AsJson = False,
 ) -> None:
     """Register an instance; it is used at once, and again after a restart of the gateway."""
+    client.refuse_itself(address)
     given: dict[str, object] = {"id": name, "address": address, "engine": engine, "models": model or None}
     given |= {"tier": tier.value, "capacity": capacity, "weight": weight, "api_key_env": api_key_env}
     given |= {"max_concurrent": _count(max_concurrent), "metadata": dict(_label(text) for text in metadata or ())}
