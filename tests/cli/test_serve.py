@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
 from headrace.cli import Refused
 from headrace.cli.serve import serve, server_settings
@@ -25,6 +26,21 @@ from tests.patience import GUARD
 def test_defaults_are_those_of_the_server() -> None:
     """The file's defaults and the front door's own cannot drift apart."""
     assert server_settings(Config()) == ServerSettings()
+
+
+def test_files_of_tls_are_used_or_refused(tmp_path: Path) -> None:
+    """A certificate makes the front door speak TLS; what cannot be used is a sentence at the start."""
+    both = tmp_path / "both.pem"
+    trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(both)
+    given = Config.model_validate({"server": {"tls_certificate": str(both)}})
+    assert server_settings(given).tls is not None
+    for section, told in (
+        ({"tls_certificate": str(tmp_path / "none.pem")}, "cannot be used .No such file"),
+        ({"tls_certificate": str(both), "tls_key": __file__}, "cannot be used"),
+        ({"tls_key": str(both)}, "belongs to a server.tls_certificate"),
+    ):
+        with pytest.raises(Refused, match=told):
+            server_settings(Config.model_validate({"server": section}))
 
 
 def test_a_port_in_use_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

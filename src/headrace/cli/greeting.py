@@ -92,10 +92,10 @@ def sample_model(config: Config, listed: Mapping[str, Sequence[str]]) -> str:
     return "MODEL"
 
 
-def base_url(host: str, port: int) -> str:
+def base_url(host: str, port: int, *, secure: bool = False) -> str:
     """The address a client on this machine uses."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{reachable}:{port}"
+    return f"{'https' if secure else 'http'}://{reachable}:{port}"
 
 
 def _models(instance: Instance) -> str:

@@ -98,12 +98,12 @@ def _run(config: Config, sample: str, journal: Journal | None, *, talk: bool) ->
     from headrace.server import listen, run
     from headrace.server.ports import GatewayPort
 
-    server, registry = config.server, CollectorRegistry()
+    server, settings, registry = config.server, server_settings(config), CollectorRegistry()
     try:
         listener = listen(server.host, server.port)
     except OSError as error:
         raise no_address(config, error) from error
-    url = base_url(server.host, listener.getsockname()[1])
+    url = base_url(server.host, listener.getsockname()[1], secure=settings.tls is not None)
     print("\n".join(invitation(url, sample)), flush=True)
     if talk:
         threading.Thread(target=_converse, args=(url,), name="chat", daemon=True).start()
@@ -111,7 +111,7 @@ def _run(config: Config, sample: str, journal: Journal | None, *, talk: bool) ->
     async def open_gateway() -> GatewayPort:
         return await build(config, registry=registry, journal=journal).start()
 
-    raise typer.Exit(run(open_gateway, server_settings(config), registry, listener))
+    raise typer.Exit(run(open_gateway, settings, registry, listener))
 
 
 def no_address(config: Config, error: OSError) -> Refused:
@@ -122,10 +122,17 @@ def no_address(config: Config, error: OSError) -> Refused:
 
 
 def server_settings(config: Config) -> ServerSettings:
-    """What the front door is told."""
+    """What the front door is told. Raises Refused for files of TLS that cannot be used."""
+    from headrace.server.serving import tls_context
     from headrace.server.settings import AdminSettings, ServerSettings
 
     server, admin = config.server, config.admin
+    if server.tls_key is not None and server.tls_certificate is None:
+        raise Refused("server.tls_key belongs to a server.tls_certificate, and there is none")
+    try:
+        tls = None if server.tls_certificate is None else tls_context(server.tls_certificate, server.tls_key)
+    except OSError as error:
+        raise Refused(f"server.tls_certificate and server.tls_key cannot be used ({error.strerror or error})") from None
     return ServerSettings(
         body_limit=server.body_limit_bytes,
         bodies_limit=server.bodies_limit_bytes,
@@ -138,6 +145,7 @@ def server_settings(config: Config) -> ServerSettings:
         queue_note_every=server.queue_comment_every_seconds,
         drain_grace=server.drain_seconds,
         workers=server.workers,
+        tls=tls,
         admin=AdminSettings(key=config.admin_key(), listed=admin.listed(), key_variables=admin.key_variables),
     )
 

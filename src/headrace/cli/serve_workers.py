@@ -40,6 +40,7 @@ def serve_workers(config: Config, sample: str, journal: Path | None, *, plain: b
         raise Refused("--workers needs Linux: elsewhere the system does not deal connections out to processes")
     server = config.server
     journal_of(journal, 0, plain=plain)  # said now what would be said by each worker
+    secure = server_settings(config).tls is not None
     try:
         holder = reserve(server.host, server.port)
     except OSError as error:
@@ -48,7 +49,9 @@ def serve_workers(config: Config, sample: str, journal: Path | None, *, plain: b
         _log.warning("instances with fewer places than workers get one request from each worker", instances=found)
     directory = Path(tempfile.mkdtemp(prefix="headrace-"))
     port = int(holder.getsockname()[1])
-    part = _Part(config, port, directory, journal, plain, tuple(invitation(base_url(server.host, port), sample)))
+    part = _Part(
+        config, port, directory, journal, plain, tuple(invitation(base_url(server.host, port, secure=secure), sample))
+    )
     try:
         return Supervisor(Forked(part.work), server.workers).run()
     finally:

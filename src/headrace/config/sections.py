@@ -41,6 +41,10 @@ class ServerSection(Section):
         default=False,
         description="Listen on other than loopback although there are no keys: whoever reaches it may use it.",
     )
+    tls_certificate: str | None = Field(
+        None, min_length=1, description="PEM file with the certificate callers are shown, and its chain; null: no TLS."
+    )
+    tls_key: str | None = Field(None, min_length=1, description="PEM file with its key, if that is in one of its own.")
     body_limit_bytes: Count = Field(10 * 1024 * 1024, description="Largest request body; a larger one gets 413.")
     bodies_limit_bytes: Count = Field(200 * 1024 * 1024, description="Bodies of all unanswered requests; more get 503.")
     answer_limit_bytes: Count = Field(64 * 1024 * 1024, description="Largest answer to a request that wants no stream.")

@@ -13,6 +13,7 @@ import gc
 import logging
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Protocol, cast
@@ -127,6 +128,18 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
     return listener
 
 
+def tls_context(certificate: str, key: str | None = None) -> ssl.SSLContext:
+    """What callers are spoken to with over TLS. `certificate` and `key` are PEM files; without `key` both are in one.
+
+    Raises OSError (ssl.SSLError among them) for files that cannot be read or do not hold that, and for a key that asks
+    for a password.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key, password="")
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
 def make_server(
     gateway: GatewayPort, settings: ServerSettings, registry: CollectorRegistry, health: Health | None = None
 ) -> DrainingServer:
@@ -145,6 +158,8 @@ def make_server(
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=FLUSH_GRACE,
     )
+    config.load()
+    config.ssl = settings.tls  # which uvicorn would make with ciphers of long ago
     return DrainingServer(config, gateway, health, settings.drain_grace)
 
 
@@ -156,16 +171,15 @@ async def hosted(gateway: GatewayPort, settings: ServerSettings, registry: Colle
     end all connections are cut; the gateway stays open.
     """
     config = make_server(gateway, settings, registry).config
-    config.load()
     state, loop, listener = ServerState(), asyncio.get_running_loop(), listen("127.0.0.1", 0)
 
     def connection() -> asyncio.Protocol:
         protocol = config.http_protocol_class
         return protocol(config=config, server_state=state, app_state={}, _loop=loop)  # type: ignore[call-arg]
 
-    server = await loop.create_server(connection, sock=listener, backlog=2048)
+    server = await loop.create_server(connection, sock=listener, ssl=settings.tls, backlog=2048)
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield f"{'http' if settings.tls is None else 'https'}://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.close()
         for task in list(state.tasks):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass, field
 
 from headrace.runtime.addresses import Allowed
@@ -46,5 +47,7 @@ class ServerSettings:
     """What the running requests get when the process is told to stop."""
     workers: int = 1
     """Processes like this one behind the same port."""
+    tls: ssl.SSLContext | None = None
+    """What callers are spoken to with over TLS; None: plain HTTP."""
     admin: AdminSettings = field(default_factory=AdminSettings)
     """The admin API."""
