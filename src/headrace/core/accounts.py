@@ -9,6 +9,7 @@ is refunded. Tickets that share a call share its cost. Round robin and FIFO char
 
 from __future__ import annotations
 
+from collections import Counter
 from math import inf
 
 from headrace.core.estimate import OutputEstimator
@@ -198,14 +199,14 @@ class Accounts:
             call.pool.tree.close(charge, cost)
 
     def _share(self, call: Call, charge: Charge[Call], share: float, now: float) -> None:
-        """Close the leader's charge at its share; each of the others pays as much."""
+        """Close the leader's charge at its share; each of the others pays as much, those of one flow together."""
         tree = call.pool.tree
         self.received.add(call.flow, share - charge.cost, now)
-        riders = [ticket for ticket in call.members.values() if ticket is not call.leader]
+        riders = Counter([ticket.request.flow for ticket in call.members.values() if ticket is not call.leader])
         # All are opened before one is closed: closing may raise the floor, and with it what the others start from.
-        charges = [tree.open(ticket.request.flow, 0.0) for ticket in riders]
-        for ticket in riders:
-            self.received.add(ticket.request.flow, share, now)
+        charges = [(tree.open(flow, 0.0), share * count) for flow, count in riders.items()]
+        for flow, count in riders.items():
+            self.received.add(flow, share * count, now)
         tree.close(charge, share)
-        for other in charges:
-            tree.close(other, share)
+        for other, cost in charges:
+            tree.close(other, cost)

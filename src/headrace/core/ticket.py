@@ -222,8 +222,10 @@ class Call:
                 self._classes[member.request.flow.service_class] += 1
         members[request.id] = ticket
         if self._classes is not None:
-            self._classes[request.flow.service_class] += 1
-            self._account()
+            own = request.flow.service_class
+            self._classes[own] += 1
+            if own is not self.flow.service_class:
+                self._account()
 
     def drop(self, ticket: Ticket) -> None:
         """Let a ticket go; the next one leads."""
