@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Sequence
 
 import pytest
@@ -79,6 +80,12 @@ def test_a_stop_ends_all_and_is_no_failure() -> None:
 def test_a_worker_that_cannot_stop_well_shows_in_the_exit_code() -> None:
     """The supervisor's exit code is not 0 when a worker's is not."""
     assert run(Machine((5.0, "stop"), obedient=3))[0] == 1
+
+
+def test_a_worker_that_was_just_starting_may_end_by_the_signal() -> None:
+    """A stop in the first moments, before a worker heeds it in its own way, is no failure; any other signal's is."""
+    assert run(Machine((0.1, "stop"), obedient=-signal.SIGTERM))[0] == 0
+    assert run(Machine((0.1, "stop"), obedient=-signal.SIGKILL))[0] == 1
 
 
 def test_a_dead_worker_is_started_again_after_a_pause() -> None:

@@ -98,7 +98,8 @@ class Supervisor:
         if worker < 0:
             return
         if self._stopping:
-            self._code = self._code or int(code != 0)
+            # One that was just starting knows no better way to end, and had nothing to finish.
+            self._code = self._code or int(code not in (0, -signal.SIGTERM))
             return
         now = self._processes.now()
         self._quick[worker] = self._quick[worker] + 1 if now - since < STEADY else 1
