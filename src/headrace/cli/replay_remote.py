@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.cli import Refused
@@ -52,7 +52,6 @@ def replay(
     *,
     detach: bool,
     dry_run: bool,
-    pause: Callable[[float], None] = time.sleep,
 ) -> bool:
     """Order the replay and tell of each letter as it ends; whether all were answered. Raises Refused."""
     client = AdminClient(gateway, key)
@@ -67,7 +66,7 @@ def replay(
     told: set[int] = set()
     try:
         while not _tell(client, name, told, _letters(answer)) or answer.get("status") == "running":
-            pause(LOOK_EVERY)
+            time.sleep(LOOK_EVERY)
             answer = client.get(f"/dlq/replays/{name}", answers="false")
     except KeyboardInterrupt:
         print(f"{name} goes on in the gateway; DELETE /admin/dlq/replays/{name} ends it", file=sys.stderr)

@@ -95,11 +95,11 @@ def barred(address: Ip) -> str:
 Resolved = TypeVar("Resolved", bound=Sequence[object])
 
 
-def reachable(found: Iterable[Resolved], where: int = 4) -> list[Resolved]:
-    """Those answers of `getaddrinfo` for a name that may be connected to; item `where` is the socket address."""
+def reachable(found: Iterable[Resolved]) -> list[Resolved]:
+    """Those answers of `getaddrinfo` for a name that may be connected to."""
     kept: list[Resolved] = []
     for answer in found:
-        place = answer[where]
+        place = answer[4]  # the socket address
         if isinstance(place, tuple) and not barred_text(str(place[0])):
             kept.append(answer)
     return kept

@@ -157,16 +157,15 @@ class RequestsPerMinute:
 
     poll: float | None = None
 
-    def __init__(self, instances: Sequence[Instance], limit: int = RPM) -> None:
+    def __init__(self, instances: Sequence[Instance]) -> None:
         self._inner = PassThrough(instances)
-        self._limit = limit
         self._windows: dict[str, SlidingWindow] = {}
 
     def handle(self, event: Event, now: float) -> list[Decision]:
         """Refuse what is beyond the limit."""
         if isinstance(event, Arrived):
             request = event.request
-            window = self._windows.setdefault(request.flow.user, SlidingWindow(self._limit))
+            window = self._windows.setdefault(request.flow.user, SlidingWindow(RPM))
             wait = window.peek(now)
             if wait > 0.0:
                 return [Settle(request.id, "", Ending.RATE_LIMITED, rate_limited("Too many requests.", wait))]

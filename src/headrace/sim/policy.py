@@ -39,12 +39,9 @@ class Headrace:
 
     poll: float | None = POLL_SECONDS
 
-    def __init__(
-        self, scenario: Scenario, policy: PolicyName, random: Random, *, metrics: bool = True, gateway: int = 0
-    ) -> None:
+    def __init__(self, scenario: Scenario, policy: PolicyName, random: Random, *, gateway: int = 0) -> None:
         settings = replace(scenario.settings, fairness=replace(scenario.settings.fairness, policy=policy))
         self._scheduler = Scheduler(settings, instances_of(scenario, gateway, scenario.gateways), random)
-        self.poll = POLL_SECONDS if metrics else None
 
     def handle(self, event: Event, now: float) -> list[Decision]:
         """Take one fact."""

@@ -19,6 +19,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 16.0
 """Seconds before one that died is started again; doubled each time."""
 HEALTHY_AFTER = 10.0
 """Seconds after which one that runs is taken to be well: the next pause is the first one again."""
+GRACE = 10.0
+"""Seconds it gets to stop by itself."""
 LONGEST_LINE = 16_384
 """Bytes after which a line is broken."""
 
@@ -31,7 +33,6 @@ class Child:
         arguments: of `headrace`.
         environment: beside the parent's own.
         say: takes each line to print.
-        grace: seconds it gets to stop by itself.
     """
 
     def __init__(
@@ -40,13 +41,11 @@ class Child:
         arguments: Sequence[str],
         environment: Mapping[str, str],
         say: Callable[[str], None],
-        grace: float = 10.0,
     ) -> None:
         self.name = name
         self._arguments = tuple(arguments)
         self._environment = {**os.environ, **environment, "PYTHONUNBUFFERED": "1"}
         self._say = say
-        self._grace = grace
         self._process: Process | None = None
         self._restarting = False
 
@@ -104,17 +103,17 @@ class Child:
             self._say(f"{self.name:<8} | {rest.decode(errors='replace').rstrip()}")
 
     async def _stop(self) -> None:
-        """SIGTERM, and SIGKILL for one that does not heed it within its grace. Harmless after its end."""
+        """SIGTERM, and SIGKILL for one that does not heed it within `GRACE`. Harmless after its end."""
         process = self._process
         if process is None or process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            async with asyncio.timeout(self._grace):
+            async with asyncio.timeout(GRACE):
                 await process.wait()
         except TimeoutError:
-            self._say(f"{self.name} did not stop within {self._grace:g} s and is killed")
+            self._say(f"{self.name} did not stop within {GRACE:g} s and is killed")
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()

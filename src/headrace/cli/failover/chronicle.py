@@ -127,9 +127,9 @@ class Chronicle:
         """The notes of these kinds, of one engine or of all."""
         return (note for note in self.notes if note.kind in kinds and engine in (None, note.engine))
 
-    def note(self, kind: Kind, engine: str = "", request: tuple[str, str] = ("", ""), said: str = "") -> None:
-        """Write something down that happens now."""
-        self._add(self.now, kind, engine, request, said)
+    def note(self, kind: Kind, engine: str) -> None:
+        """Write something down that happens to an engine now."""
+        self._add(self.now, kind, engine)
 
     def __call__(self, event: Event, decisions: Sequence[Decision], now: float) -> None:
         """One step of the gateway."""

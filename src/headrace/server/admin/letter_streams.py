@@ -75,7 +75,7 @@ async def imported(letters: DeadLetters, lines: Iterable[bytes]) -> ImportOut:
     return result
 
 
-async def events(letters: DeadLetters, last_event_id: str | None, keepalive: float = KEEPALIVE) -> AsyncIterator[bytes]:
+async def events(letters: DeadLetters, last_event_id: str | None) -> AsyncIterator[bytes]:
     """Server-sent events: `letter` with a letter's number as id, `missed` where some were lost on the way.
 
     Ends when the gateway is being stopped. With the id of the last event it was told, a listener that comes back is
@@ -92,7 +92,7 @@ async def events(letters: DeadLetters, last_event_id: str | None, keepalive: flo
                 yield _event(one)
         while True:
             try:
-                async with asyncio.timeout(keepalive):
+                async with asyncio.timeout(KEEPALIVE):
                     item = await listener.next()
             except TimeoutError:
                 yield b": still there\n\n"
