@@ -32,9 +32,9 @@ def page(found: Sequence[Sequence[Result]]) -> str:
 def _section(results: Sequence[Result]) -> str:
     scenario = results[0].scenario
     picture = b64encode(draw(results)).decode()
-    note = (
-        f"{scenario.duration:g} virtual seconds, {len(results[0].seeds)} seeds; medians. The picture shows the first."
-    )
+    seeds = len(results[0].seeds)
+    repeated = f"{seeds} seeds; medians. The picture shows the first" if seeds > 1 else "1 seed"
+    note = f"{scenario.duration:g} virtual seconds, {repeated}."
     return (
         f"<h2>{escape(scenario.name)}: {escape(scenario.title)}</h2><p class=note>{note}</p>"
         f"{_felt(results)}{_whole(results)}{_targets(results)}"
