@@ -10,6 +10,8 @@ from headrace.core.settings import QueueSettings
 from headrace.core.ticket import Call
 from headrace.model import ServiceClass
 
+_LOWEST_FIRST = sorted(ServiceClass, key=lambda service_class: -service_class.rank)
+
 
 class Backlog:
     """Which calls are queued; the only place that counts them."""
@@ -60,8 +62,9 @@ class Backlog:
 
     def displaceable(self, call: Call) -> Call | None:
         """The newest queued call of the lowest class below `call`'s that never ran: it makes room for `call`."""
-        for service_class in sorted(ServiceClass, key=lambda c: -c.rank):
-            if service_class.rank <= call.flow.service_class.rank:
+        own = call.flow.service_class
+        for service_class in _LOWEST_FIRST:
+            if service_class is own:
                 return None
             for other in reversed(self._classes[service_class].values()):
                 if other.attempt == 0:

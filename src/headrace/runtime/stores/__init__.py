@@ -164,13 +164,14 @@ def letter_of(letter: DeadLetter, died_at: float, body: bytes | None, *, redacte
         endpoint=request.endpoint,
         died_at=died_at,
         waited=max(0.0, letter.died - letter.arrived),
-        attempts=tuple(
-            replace(attempt, started=attempt.started - letter.arrived, ended=attempt.ended - letter.arrived)
-            for attempt in letter.attempts
-        ),
+        attempts=tuple([_since(attempt, letter.arrived) for attempt in letter.attempts]),
         body=body,
         redacted=redacted,
     )
+
+
+def _since(attempt: AttemptRecord, arrived: float) -> AttemptRecord:
+    return replace(attempt, started=attempt.started - arrived, ended=attempt.ended - arrived)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,10 +139,12 @@ class LetterRing:
         self.bytes += after.size - letter.size
 
     def _put(self, letter: StoredLetter) -> StoredLetter:
-        if letter.size > self._max_bytes:
+        size = letter.size
+        if size > self._max_bytes:
             letter = replace(letter, body=None)
+            size = letter.size
         self._shelf(letter)[letter.id] = letter
-        self.bytes += letter.size
+        self.bytes += size
         return letter
 
     def _shrink(self) -> None:
