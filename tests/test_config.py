@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.config import Config, example_yaml, is_loopback, load, schema_json
+from headrace.config.instances import EngineName
 from headrace.config.reading import parsed, validated
 from headrace.config.wording import FORMS, INSTANCE_ID
 from headrace.core.limits import LimitRule
@@ -27,6 +29,11 @@ ROOT = Path(__file__).parent.parent
 def test_an_empty_file_gives_the_defaults(written: Written) -> None:
     """Every key is optional, and no file is the same as an empty one."""
     assert load(written(""), {}) == load(None, {}) == Config()
+
+
+def test_every_kind_of_engine_can_be_configured() -> None:
+    """What the gateway speaks to can be named in the file; a worker is the library's own."""
+    assert set(get_args(EngineName)) == {engine.value for engine in Engine if engine is not Engine.WORKER}
 
 
 def test_defaults_are_those_of_the_scheduler() -> None:
