@@ -11,7 +11,7 @@ dialect. The library raises it as an exception:
     │   └── LimitExceeded        429: a limit, budget or queue cap of the caller, or every engine's own
     ├── CapacityError        headrace has no room or no way right now; try again
     │   └── QueueFull  CircuitOpen  NoInstance  Draining  QueueTimeout      503
-    ├── UpstreamError        the engine failed: 502, 504
+    ├── UpstreamError        the engine failed, or is not there: 502, 503, 504
     ├── DeadlineExpired      504: the caller's own deadline passed
     └── ConfigError          the configuration cannot be used (start-up only)
 """
