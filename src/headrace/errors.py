@@ -234,7 +234,7 @@ def queue_full(retry_after: float) -> Fault:
 
 
 def user_queue_full(limit: int, retry_after: float) -> Fault:
-    """One user has as many requests waiting as he may."""
+    """One user has as many requests waiting as one may have."""
     message = f"You already have {limit} requests waiting, the most one user may. Try again when some are answered."
     return Fault(429, "rate_limit_error", "queue_full", message, retry_after=retry_after)
 

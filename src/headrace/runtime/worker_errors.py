@@ -18,7 +18,7 @@ class WorkerError(Exception):
     """A worker could not answer; `status` is an HTTP status and means what it means there.
 
     429 and 529, and a 503 that says when to come back, are no failure: the worker is left alone for `retry_after`
-    seconds. Other 4xx are the caller's fault, and `message` is for him. 5xx are the worker's failure, which may be made
+    seconds. Other 4xx are the caller's fault, who is told `message`. 5xx are the worker's failure, which may be made
     good by another worker.
     """
 
