@@ -120,7 +120,7 @@ class _Call:
     started: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Noted:
     """A request that has ended and waits to be written."""
 
@@ -224,22 +224,28 @@ class Journal:
 
     def __call__(self, event: Event, decisions: Sequence[Decision], now: float) -> None:
         """Note one step."""
-        if isinstance(event, Arrived):
+        if type(event) is Arrived:
             self._open[event.request.id] = _Open(event.request, now)
-        elif isinstance(event, Started) or (isinstance(event, Finished) and event.outcome.committed):
+        elif type(event) is Started or (type(event) is Finished and event.outcome.committed):
             call = self._calls.get(event.call)
             if call is not None and call.started is None:
                 call.started = now
         for decision in decisions:
-            if isinstance(decision, Join):
-                self._calls.setdefault(decision.call, _Call()).members += 1
-                if (joined := self._open.get(decision.ticket)) is not None:
-                    joined.joined = now
-            elif isinstance(decision, Dispatch) and decision.attempt == 1:
-                if (leader := self._open.get(decision.request.id)) is not None:
-                    leader.wait = decision.waited
-            elif isinstance(decision, Settle):
+            if type(decision) is Settle:
                 self._settled(decision, now)
+            elif type(decision) is Dispatch:
+                if decision.attempt == 1 and (leader := self._open.get(decision.request.id)) is not None:
+                    leader.wait = decision.waited
+            elif type(decision) is Join:
+                self._joined(decision, now)
+
+    def _joined(self, join: Join, now: float) -> None:
+        call = self._calls.get(join.call)
+        if call is None:
+            call = self._calls[join.call] = _Call()
+        call.members += 1
+        if (joined := self._open.get(join.ticket)) is not None:
+            joined.joined = now
 
     def _settled(self, settled: Settle, now: float) -> None:
         known = self._open.pop(settled.ticket, None)

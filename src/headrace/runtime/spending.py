@@ -48,27 +48,33 @@ class Spending:
     def __call__(self, event: Event, decisions: Sequence[Decision], now: float) -> None:
         """Count one step."""
         del now
-        if isinstance(event, Finished):
+        if type(event) is Finished:
             outcome = event.outcome
             # An answer that goes on elsewhere is counted at its end, with what was made before.
             self._pay(event.call, _told(event.call, decisions) if outcome.resumable else outcome.usage)
         for decision in decisions:
-            if isinstance(decision, Dispatch):
+            if type(decision) is Settle:
+                self._settled(decision.call)
+            elif type(decision) is Dispatch:
                 call = self._calls.get(decision.call)
                 if call is not None:
                     call.model = decision.model or decision.request.model
-            elif isinstance(decision, Join):
-                self._calls.setdefault(decision.call, _Call()).members += 1
-            elif isinstance(decision, Abort) and not isinstance(event, Finished):
+            elif type(decision) is Join:
+                self._joined(decision.call)
+            elif type(decision) is Abort and type(event) is not Finished:
                 self._pay(decision.call, _told(decision.call, decisions))
-            elif isinstance(decision, Settle):
-                self._settled(decision.call)
 
     def _pay(self, call_id: str, usage: Usage | None) -> None:
         call = self._calls.get(call_id)
         price = None if call is None else self._prices.get(call.model)
         if call is not None and price is not None and usage is not None:
             self._cost.add(call.model, amount=(usage.prompt * price[0] + usage.completion * price[1]) / _UNIT)
+
+    def _joined(self, call_id: str) -> None:
+        call = self._calls.get(call_id)
+        if call is None:
+            call = self._calls[call_id] = _Call()
+        call.members += 1
 
     def _settled(self, call_id: str) -> None:
         call = self._calls.get(call_id)
@@ -80,4 +86,4 @@ class Spending:
 
 def _told(call: str, decisions: Sequence[Decision]) -> Usage | None:
     """What the callers of a call that ends in this step got; None: it goes on, or they got nothing."""
-    return next((order.usage for order in decisions if isinstance(order, Settle) and order.call == call), None)
+    return next((order.usage for order in decisions if type(order) is Settle and order.call == call), None)
