@@ -137,7 +137,9 @@ class Accounts:
             self._estimator.observe(
                 call.leader.request.flow, call.request.model, call.request.endpoint, usage.completion
             )
-            self._judge(call.expected, usage.completion)
+            real, known = usage.completion, self.estimate_error
+            error = abs(call.expected - real) / (real if real > 1 else 1)
+            self.estimate_error = error if known is None else known + _ERROR_ALPHA * (error - known)
         uncached = usage.prompt - usage.cached
         self._close(call, self._cost(call, uncached if uncached > 0 else 0, usage.completion), now)
 
@@ -180,11 +182,6 @@ class Accounts:
     def _cost(self, call: Call, prompt: int, output: int) -> float:
         prices = call.prices
         return prompt * prices[0] + output * prices[1] if self._by_token else 1.0
-
-    def _judge(self, expected: int, real: int) -> None:
-        error = abs(expected - real) / (real if real > 1 else 1)
-        known = self.estimate_error
-        self.estimate_error = error if known is None else known + _ERROR_ALPHA * (error - known)
 
     def _close(self, call: Call, cost: float, now: float) -> None:
         charge, call.charge = call.charge, None

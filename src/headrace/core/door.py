@@ -101,7 +101,8 @@ class Door:
         book.open(call)
         ticket = book.admit(request, call, lease, _MISS, now)
         if state is not None:
-            book.schedule_deadline(ticket)
+            if request.deadline is not None:
+                book.schedule_deadline(ticket)
             dispatcher.straight(call, state, now)
             return
         book.schedule_expiry(ticket, now)

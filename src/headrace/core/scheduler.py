@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from random import Random
 
 _Change = Probed | Reported | Reconfigured | Draining | Woke | Drained | Tripped | Mended | Recalled
-_Later = Started | Progressed | Cancelled | Looked | Sealed | _Change
-"""Every fact but an arrival and an attempt's end."""
+_Seldom = Cancelled | Looked | Sealed | _Change
+"""Every fact that is not part of each request."""
 _TOP_USERS = 50
 _TOP_SERVED = 20
 
@@ -132,6 +132,8 @@ class Scheduler:
                 call = self._book.calls.get(event.call)
                 if call is not None and call.runs(event.attempt):
                     self._endings.finish(call, event.attempt, event.outcome, now)
+            elif type(event) is Progressed or type(event) is Started:
+                self._progress(event, now)
             else:
                 self._take(event, now)
             if timers.soonest <= now or self._drain_until is not None:
@@ -236,12 +238,10 @@ class Scheduler:
 
     # ------------------------------------------------------------------ facts
 
-    def _take(self, event: _Later, now: float) -> None:
+    def _take(self, event: _Seldom, now: float) -> None:
         # By type, the most frequent first: to find that a struct is not an instance of a class costs ten times as much.
         book = self._book
-        if type(event) is Progressed or type(event) is Started:
-            self._progress(event, now)
-        elif type(event) is Cancelled:
+        if type(event) is Cancelled:
             ticket = book.tickets.get(event.ticket)
             if ticket is not None:
                 self._endings.leave(ticket, Ending.CANCELLED, None, now)
