@@ -150,10 +150,10 @@ def test_the_first_streams_go_two_at_a_time_until_the_machine_was_seen_calm() ->
     for _ in range(4):
         limit.tick(2, 3.0, 3.0, strained=True)
 
-    looking = (limit.full(1, guest=False, now=101.0), limit.full(1, guest=True, now=101.0), limit.full(2, True, 101.0))
+    looking = (limit.limit, limit.ample)
     limit.looked()
 
-    assert looking == (True, False, True)
+    assert looking == (1, 2)
     assert limit.limit == 8
 
 
@@ -162,8 +162,11 @@ def test_a_machine_that_is_never_calm_is_not_waited_for() -> None:
     limit = AdaptiveLimit(256, adaptive=True)
     limit.look(100.0)
 
-    assert limit.full(2, guest=False, now=109.9)
-    assert not limit.full(2, guest=False, now=110.0)
+    limit.pass_time(109.9)
+    before = limit.limit
+    limit.pass_time(110.0)
+
+    assert (before, limit.limit) == (1, 8)
 
 
 def test_a_machine_that_is_busy_when_first_seen_is_not_emptied() -> None:
@@ -172,7 +175,7 @@ def test_a_machine_that_is_busy_when_first_seen_is_not_emptied() -> None:
 
     limit.tick(limit.limit, 0.5, 0.5, strained=False)
 
-    assert (limit.limit, limit.full(8, guest=False, now=1.0)) == (11, False)
+    assert limit.limit == 11
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 300)), max_size=200))

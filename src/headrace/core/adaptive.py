@@ -97,12 +97,8 @@ class AdaptiveLimit:
     @value.setter
     def value(self, value: float) -> None:
         self._value = value
-        self.limit, self.ample = self._places(1.0 if self.looking else value)
-
-    def _places(self, value: float) -> tuple[int, int]:
-        """Requests that may be in flight, and with the places for guests."""
-        limit = max(1, int(value)) if self._adaptive else self.most
-        return limit, min(self.most, limit + max(1, int(GUESTS * limit)))
+        self.limit = self.most if not self._adaptive else 1 if self.looking else max(1, int(value))
+        self.ample = min(self.most, self.limit + max(1, int(GUESTS * self.limit)))
 
     @property
     def found(self) -> float | None:
@@ -127,15 +123,6 @@ class AdaptiveLimit:
         self._adaptive = adaptive
         self.looking = self.looking and adaptive
         self.value = value
-
-    def full(self, in_flight: int, guest: bool, now: float) -> bool:
-        """As many as may be are in flight already; a `guest` finds more places. Asking changes nothing."""
-        limit, ample = self.limit, self.ample
-        if in_flight < limit:
-            return False
-        if self.looking and now >= self.looks_until:
-            limit, ample = self._places(self._value)
-        return in_flight >= (ample if guest else limit)
 
     def pass_time(self, now: float) -> None:
         """Something happened at the instance: a look whose time is over ends."""

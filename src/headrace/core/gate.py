@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 from math import inf
+from typing import Final
 
 from headrace.core.adaptive import AdaptiveLimit, BatchLimit
 from headrace.core.breadth import Breadth
@@ -38,6 +39,7 @@ from headrace.core.shut_times import ShutTimes
 from headrace.core.turnover import Turnover
 from headrace.model import EngineReport, Instance, ServiceClass, Usage
 
+_BATCH: Final = ServiceClass.BATCH
 _FIRST_GUESS = 2e-4
 """Seconds per prompt token before anything was learned: 5,000 tokens/s."""
 _FASTEST, _SLOWEST = 1e-5, 5e-2
@@ -149,7 +151,7 @@ class Gate:
         in_flight, window = self.in_flight, self.window
         if now >= self._due:
             self._lapse(now)
-        if in_flight >= self.limiter.limit and self.limiter.full(in_flight, guest, now):
+        if in_flight >= (self.limiter.ample if guest else self.limiter.limit):
             return "in_flight"
         if window is not None:
             unread = self.unstarted + tokens
@@ -162,16 +164,14 @@ class Gate:
                     return reason
             elif window is not None and self.pending >= may_wait and self._behind(in_flight, may_wait, now):
                 return "pending"
-        return self._no_batch(now) if service_class is ServiceClass.BATCH else ""
+        return self._no_batch(now) if service_class is _BATCH else ""
 
     def _behind(self, in_flight: int, may_wait: float, now: float) -> bool:
         """More would wait at an engine without metrics than may: so many, or a part of what it was seen to run, or what
         it finishes in a moment."""
-        if self.turnover.takes(in_flight, 0, now):
-            return False
-        most = self.breadth.most
-        may_wait = max(may_wait, most * _PART_WAITING)
-        return self.pending >= may_wait and in_flight >= most + may_wait
+        may_wait = max(may_wait, self.breadth.most * _PART_WAITING)
+        over = self.pending >= may_wait and in_flight >= self.breadth.most + may_wait
+        return over and not self.turnover.takes(in_flight, 0, now)
 
     def _overfull(self, tokens: int, service_class: ServiceClass, may_wait: float, now: float) -> str:
         """Why the engine's own metrics, which are known, forbid it."""
@@ -223,7 +223,7 @@ class Gate:
         self.unstarted += tokens
         self.pending += 1
         self.unseen += 1
-        if service_class is ServiceClass.BATCH:
+        if service_class is _BATCH:
             self.batch_in_flight += 1
         self._seen[service_class] = now
         self.engine.sent += 1
@@ -300,7 +300,7 @@ class Gate:
             self._count_rest(place, usage.completion, now)
         self.in_flight -= 1
         self.turnover.left(place, well, self.in_flight, now)
-        if place.service_class is ServiceClass.BATCH:
+        if place.service_class is _BATCH:
             self.batch_in_flight -= 1
         if place.unstarted:
             self._start(place)
@@ -315,7 +315,7 @@ class Gate:
     # ------------------------------------------------------------------ inside
 
     def _count(self, place: Place, tokens: int, now: float) -> None:
-        self.pace.progressed(now - place.moved, tokens, place.service_class is not ServiceClass.BATCH)
+        self.pace.progressed(now - place.moved, tokens, place.service_class is not _BATCH)
         place.moved = now
         place.told += tokens
 
@@ -395,6 +395,6 @@ class Gate:
     def _aim(self, now: float) -> tuple[float, float, bool]:
         """The TPOT to aim at, the one that the most urgent here bear, and whether batch has to heed somebody."""
         settings, seen = self._settings, {of for of, at in self._seen.items() if now - at < _REMEMBERED}
-        if seen <= {ServiceClass.BATCH}:
-            return settings.tpot[ServiceClass.BATCH], settings.tpot[ServiceClass.BATCH], False
+        if seen <= {_BATCH}:
+            return settings.tpot[_BATCH], settings.tpot[_BATCH], False
         return settings.pace, settings.tpot[ServiceClass.INTERACTIVE], True
