@@ -71,23 +71,13 @@ def frames(first: int, last: int) -> list[Frame]:
     return [Frame(b"%d" % number) for number in range(first, last)]
 
 
-class Watched(Relay):
-    """A relay that writes down when it was sealed."""
-
-    def __init__(self, keep: bool, keep_bytes: int, lag_frames: int) -> None:
-        super().__init__(keep, keep_bytes, lag_frames)
-        self.told: list[str] = []
-
-    def on_sealed(self) -> None:
-        self.told.append("sealed")
-
-
 def opened(*, keep: bool = False, keep_bytes: int = 1 << 20, lag_frames: int = 256) -> tuple[Relay, Tap, list[str]]:
     """A relay that may be fed, its source, and a list that tells when it was sealed."""
-    relay, tap = Watched(keep, keep_bytes, lag_frames), Tap()
+    sealed: list[str] = []
+    relay, tap = Relay("call-1", sealed.append, keep, keep_bytes, lag_frames), Tap()
     relay.source = tap
     relay.open(HEAD)
-    return relay, tap, relay.told
+    return relay, tap, sealed
 
 
 def join(relay: Relay, caller: Caller, cache: CacheResult = CacheResult.MISS) -> Caller:

@@ -47,12 +47,13 @@ def request(name: str, form: AnswerForm = AnswerForm.STREAM) -> Request:
     return Request(id=name, flow=Flow(), model="m", form=form)
 
 
-class Seen(Latencies):
+class Seen:
     """What an observer noted of the steps that a test tells."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.observer = Metrics(CollectorRegistry(), ["m"], latencies=self)
+        latencies = Latencies()
+        self.of, self.overall = latencies.of, latencies.overall
+        self.observer = Metrics(CollectorRegistry(), ["m"], latencies=latencies)
 
     def __call__(self, event: Event, decisions: Sequence[Decision], now: float) -> None:
         self.observer(event, decisions, now)

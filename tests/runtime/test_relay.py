@@ -103,7 +103,7 @@ def test_a_long_answer_is_sealed_once_and_the_slow_still_get_their_rest() -> Non
     for frame in frames(8, 30):
         relay.feed(frame)
     assert relay.kept is None
-    assert sealed == ["sealed"]
+    assert sealed == ["call-1"]
     assert tap.paused(), "more bytes are held for the slow one than may be"
     with pytest.raises(RuntimeError):
         relay.attach(Seat(Caller()), CacheResult.JOINED)
@@ -147,7 +147,7 @@ def test_an_ended_reader_gets_no_later_frames_and_holds_up_nobody() -> None:
 
 def test_a_refused_reader_is_told_without_a_beginning() -> None:
     """A request that failed before any byte gets its end and nothing else."""
-    relay = Relay(keep=False)
+    relay = Relay("call-1", print, keep=False)
     caller = join(relay, Caller())
     caller.seat.end(Ending.NO_INSTANCE, stream_incomplete())
     caller.seat.end(Ending.ANSWERED, None)
@@ -167,7 +167,7 @@ def test_a_new_source_learns_that_the_readers_are_behind() -> None:
 
 def test_feeding_before_opening_is_a_fault() -> None:
     """Bytes before the head is known would reach callers without response headers."""
-    relay = Relay(keep=False)
+    relay = Relay("call-1", print, keep=False)
     join(relay, Caller())
     with pytest.raises(RuntimeError):
         relay.feed(Frame(b"0"))

@@ -57,9 +57,7 @@ class Flight(Relay):
         "_part",
         "_ports",
         "_request",
-        "_sealed",
         "answering",
-        "call",
         "ending_since",
         "instance",
         "members",
@@ -73,11 +71,9 @@ class Flight(Relay):
     def __init__(
         self, call: str, step: Callable[[Event], None], request: Request, sealed: Callable[[str], None]
     ) -> None:
-        super().__init__(request.fingerprint is not None)
-        self.call = call
+        super().__init__(call, sealed, request.fingerprint is not None)
         self.step = step
         self._request = request
-        self._sealed = sealed
         self._ports: tuple[_Port, ...] = ()
         """The running attempts."""
         self.answering: _Port | None = None
@@ -94,10 +90,6 @@ class Flight(Relay):
         self.ending_since: float | None = None
         """Since when the end of an attempt is being told, on the clock of `perf_counter`; None: it is not."""
         self.usage: Usage | None = None
-
-    def on_sealed(self) -> None:
-        """See `Relay`."""
-        self._sealed(self.call)
 
     def send(self, dispatch: Dispatch, backend: Backend) -> None:
         """Start an attempt. It may be over before this returns."""

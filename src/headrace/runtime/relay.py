@@ -24,6 +24,7 @@ rest with them; they count no more.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -71,7 +72,8 @@ class Source(Protocol):
 class Relay:
     """Pushes one call's answer to its readers.
 
-    `keep`: hold everything for late joiners and the cache, up to `keep_bytes`; past it `on_sealed` is called once.
+    `keep`: hold everything for late joiners and the cache, up to `keep_bytes`; past it `on_sealed` is told once, with
+    the `call`.
     """
 
     __slots__ = (
@@ -80,16 +82,27 @@ class Relay:
         "_keep_bytes",
         "_lag_frames",
         "_lagging",
+        "_on_sealed",
         "_paused",
         "_seats",
         "_shared",
         "_size",
         "_source",
+        "call",
         "fed",
         "head",
     )
 
-    def __init__(self, keep: bool, keep_bytes: int = KEEP_BYTES, lag_frames: int = LAG_FRAMES) -> None:
+    def __init__(
+        self,
+        call: str,
+        on_sealed: Callable[[str], None],
+        keep: bool,
+        keep_bytes: int = KEEP_BYTES,
+        lag_frames: int = LAG_FRAMES,
+    ) -> None:
+        self.call = call
+        self._on_sealed = on_sealed
         self._keep = keep
         self._keep_bytes = keep_bytes
         self._lag_frames = lag_frames
@@ -178,9 +191,6 @@ class Relay:
             finally:
                 self.settle()
 
-    def on_sealed(self) -> None:
-        """The beginning of the answer is about to be let go."""
-
     # ------------------------------------------------------------------ for seats
 
     def head_for(self, cache: CacheResult) -> AnswerHead:
@@ -238,7 +248,7 @@ class Relay:
         self._size += len(frame.data)
         if self._keep and self._size > self._keep_bytes:
             self._keep = False
-            self.on_sealed()
+            self._on_sealed(self.call)
 
 
 class Seat:
