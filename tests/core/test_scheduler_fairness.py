@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from headrace.core.settings import FairnessSettings, PolicyName, QueueSettings, Settings
-from headrace.model import Ending, ServiceClass
+from headrace.model import AnswerForm, Ending, ServiceClass
 from tests.core.inventory import nothing_held
 from tests.core.script import Stage, arrive, begun, done, engine, failed, leave, play
 
@@ -167,10 +167,10 @@ def test_a_blocked_model_does_not_block_another() -> None:
 def test_a_large_prompt_is_overtaken_for_a_while_only() -> None:
     """It fits the window only alone: small ones go first up to the slack, then the window empties for it."""
     stage = Stage(engine("a", 50, window_tokens=1000), settings=fair(slack=500.0))
-    stage.do(0.0, arrive("small", "s", prompt_tokens=100, output_cap=1, form="stream"))
-    stage.do(0.0, arrive("large", "l", prompt_tokens=5000, output_cap=1, form="stream"))
+    stage.do(0.0, arrive("small", "s", prompt_tokens=100, output_cap=1, form=AnswerForm.STREAM))
+    stage.do(0.0, arrive("large", "l", prompt_tokens=5000, output_cap=1, form=AnswerForm.STREAM))
     for number in range(30):
-        stage.do(0.0, arrive(f"s{number}", "s", prompt_tokens=100, output_cap=1, form="stream"))
+        stage.do(0.0, arrive(f"s{number}", "s", prompt_tokens=100, output_cap=1, form=AnswerForm.STREAM))
     waiting = 0
     while ("large", "a") not in stage.sent:
         name = next(iter(stage.running))
@@ -183,10 +183,10 @@ def test_a_large_prompt_is_overtaken_for_a_while_only() -> None:
 def test_even_without_levels_a_large_prompt_goes_in_the_end() -> None:
     """Under `fifo` a head that fits nowhere is overtaken a bounded number of times."""
     stage = Stage(engine("a", 50, window_tokens=1000), settings=fair(policy=PolicyName.FIFO))
-    stage.do(0.0, arrive("first", prompt_tokens=900, form="stream"))
-    stage.do(0.0, arrive("large", prompt_tokens=5000, form="stream"))
+    stage.do(0.0, arrive("first", prompt_tokens=900, form=AnswerForm.STREAM))
+    stage.do(0.0, arrive("large", prompt_tokens=5000, form=AnswerForm.STREAM))
     for number in range(40):
-        stage.do(0.0, arrive(f"s{number}", prompt_tokens=1, form="stream"))
+        stage.do(0.0, arrive(f"s{number}", prompt_tokens=1, form=AnswerForm.STREAM))
     while ("large", "a") not in stage.sent:
         stage.do(stage.now, done(next(iter(stage.running))))
     assert stage.sent.index(("large", "a")) <= 17
