@@ -148,11 +148,9 @@ class InstanceState:
             return "breaker"
         return "cooldown" if self.cooldown_until > now else ""
 
-    def closed(
-        self, tokens: int, now: float, service_class: ServiceClass = ServiceClass.NORMAL, guest: bool = False
-    ) -> str:
+    def closed(self, tokens: int, now: float, service_class: ServiceClass = ServiceClass.NORMAL) -> str:
         """Why a request with so many uncached prompt tokens may not be sent now, or ""."""
-        return self.shut(now) or self.gate.shut(tokens, now, service_class, guest)
+        return self.shut(now) or self.gate.shut(tokens, now, service_class)
 
     def uncached(self, request: Request) -> int:
         """Prompt tokens of `request` that the engine has to read, as far as we know."""

@@ -1,7 +1,7 @@
 """Limits on callers: requests by a sliding window, tokens by a bucket, parallel work by leases.
 
 **Sliding window (exact log).** The times of the last `limit` admitted requests are kept; a request is admitted when
-fewer than `limit` of them lie in the last `window` seconds. Unlike a fixed window this never lets twice the limit
+fewer than `limit` of them lie in the last `WINDOW` seconds. Unlike a fixed window this never lets twice the limit
 through around a boundary, and unlike a counter whose expiry every hit renews it cannot lock out steady traffic: each
 entry leaves on its own time. The log tells the exact moment at which the next request fits. Time O(1) amortised (each
 entry is appended and dropped once), memory one float per admitted request, at most `limit`.
@@ -87,20 +87,19 @@ class Denied:
 
 
 class SlidingWindow:
-    """Exact log of the last `limit` admissions within `window` seconds."""
+    """Exact log of the last `limit` admissions within `WINDOW` seconds."""
 
-    __slots__ = ("_window", "limit", "log")
+    __slots__ = ("limit", "log")
 
-    def __init__(self, limit: int, window: float = WINDOW) -> None:
+    def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._window = window
         self.log: deque[float] = deque()
         """When each was admitted, in order; those that are too old are dropped by `peek`."""
 
     def peek(self, now: float) -> float:
         """Seconds until one more request fits; 0.0: it fits now."""
         log = self.log
-        edge = now - self._window
+        edge = now - WINDOW
         while log and log[0] <= edge:
             log.popleft()
         excess = len(log) - self.limit
@@ -125,7 +124,7 @@ class SlidingWindow:
 
     def idle(self, now: float) -> bool:
         """Whether nothing lies in the window."""
-        return not self.log or self.log[-1] <= now - self._window
+        return not self.log or self.log[-1] <= now - WINDOW
 
 
 class TokenBucket:
