@@ -15,7 +15,7 @@ from tests.e2e.client import Client, client
 from tests.e2e.flood import Load, crowd
 from tests.e2e.process import python, serving
 
-PATIENCE = 300.0
+PATIENCE = 1200.0
 LOAD = Load(flood=40, light=3, prompt=80, output=16, light_output=8, model=llama.ALIAS)
 WINDOW = 3 * LOAD.prompt
 
@@ -58,7 +58,8 @@ async def test_a_flood_waits_in_the_gateway_and_not_in_the_engines(tmp_path: Pat
             }
             for name, engine in zip("ab", engines, strict=True)
         ]
-        config = {"instances": instances, "timeouts": {"queue": PATIENCE}, "dead_letters": {"path": None}}
+        limits = {"queue": PATIENCE, "first_token": PATIENCE, "idle": PATIENCE, "attempt": PATIENCE}
+        config = {"instances": instances, "timeouts": limits, "dead_letters": {"path": None}}
         gateway = await stack.enter_async_context(serving(json.dumps(config), tmp_path))
         caller = await stack.enter_async_context(client(gateway.url, PATIENCE))
         watched = [await stack.enter_async_context(client(engine.url, PATIENCE)) for engine in engines]

@@ -80,7 +80,7 @@ class MockEngine:
         """Arm a fault as `POST /admin/faults` does; raises ValueError."""
         self.faults.add(faults.from_json({"fault": name, **fields}), asyncio.get_running_loop().time())
 
-    async def until(self, condition: Callable[[MockStats], bool], within: float = 10.0) -> None:
+    async def until(self, condition: Callable[[MockStats], bool], within: float = 120.0) -> None:
         """Wait until the stats satisfy `condition`; raises `GuardExpired` after `within` seconds."""
         await self._running_load.until(condition, within)
 
