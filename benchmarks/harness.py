@@ -6,9 +6,9 @@ the other gateways are installed, `HEADRACE_BENCH_TARGETS` which of its targets 
 `headrace` command of an environment in which the compiled wheel is installed. Everything is started, pinned to a core
 of its own, and measured in turns, by the harness; here it is asked, and what it found is put together.
 
-headrace is measured twice. `headrace` has nothing but defaults before an engine said to run 20,000 requests at a time:
-its gates keep what the engine has not begun to answer short, so most of 64 callers wait in the fair queue. `headrace,
-no window` leaves the un-started window out, as for a provider: every request is sent at once, as the others do.
+headrace is measured twice. `headrace` has nothing but defaults before an engine said to run 20,000 requests at a time.
+`headrace, no window` leaves the un-started window out, as for a provider: every request is sent at once, as the others
+do, whatever was seen of the engine.
 """
 
 from __future__ import annotations
