@@ -42,9 +42,10 @@ def vllm(name: str, *models: str, address: str = "") -> Instance:
 @pytest.fixture(autouse=True)
 async def _threads_end_before_the_loop() -> AsyncIterator[None]:
     """The driver lets go of a connection that could not be made without waiting for its thread."""
+    before = set(threading.enumerate())
     yield
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread() and "_connection_worker" in thread.name:
+    for thread in set(threading.enumerate()) - before:
+        if "_connection_worker" in thread.name:
             await asyncio.to_thread(thread.join, 5.0)  # that of a test that failed ends with the process only
 
 
@@ -194,10 +195,11 @@ async def test_several_may_open_a_new_file_at_the_same_time(tmp_path: Path) -> N
     path = tmp_path / "state.db"
     with capture_logs() as logs:
         workers = await asyncio.gather(*(opened(path, vllm("a")) for _ in range(8)))
-    assert logs == []
-    assert not any(worker.memory.degraded for worker in workers)
+    degraded = [worker.memory.degraded for worker in workers]
     for worker in workers:
         await worker.memory.close()
+    assert logs == []
+    assert not any(degraded)
 
 
 async def test_workers_share_what_a_kept_instance_can_take(tmp_path: Path) -> None:

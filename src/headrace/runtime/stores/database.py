@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy import URL, event
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.pool import ConnectionPoolEntry
 
 RETRY = 5.0
 """Seconds until a database that could not be used is tried again."""
@@ -53,7 +53,7 @@ def open_engine(url: URL | str) -> AsyncEngine:
     """The way to a database; nothing is opened before its first use."""
     engine = create_async_engine(url, hide_parameters=True)
     if engine.dialect.name == "sqlite":
-        event.listen(engine.sync_engine, "connect", _tune_sqlite)
+        event.listen(engine.sync_engine, "connect", lambda connection, _: tune_sqlite(connection))
     return engine
 
 
@@ -92,11 +92,26 @@ def told(error: Exception, url: URL) -> dict[str, str]:
     return {"database": url.database or "", "error": type(cause).__name__, "detail": str(cause)}
 
 
-def _tune_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+def _write_ahead(cursor: DBAPICursor) -> None:
+    """Switch the file to a write-ahead log.
+
+    Where several switch a new one at the same time, SQLite refuses all but one at once, without the wait that it was
+    given; they find it switched.
+    """
+    begun = time.monotonic()
+    try:
+        cursor.execute("PRAGMA journal_mode=WAL")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() - begun > _BUSY_SECONDS / 2:
+            raise
+
+
+def tune_sqlite(connection: DBAPIConnection) -> None:
+    """Set up a new connection. Raises sqlite3.Error when the file cannot be used; the connection is closed then."""
     try:
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={int(_BUSY_SECONDS * 1000)}")
-        cursor.execute("PRAGMA journal_mode=WAL")
+        _write_ahead(cursor)
         cursor.execute("PRAGMA synchronous=NORMAL")
         cursor.close()
     except sqlite3.Error:
